@@ -1,0 +1,128 @@
+-- +goose Up
+-- Credentials of callers, the installation's own facts, and what keeps even the owner's scripts
+-- from breaking the fence by accident.
+
+-- Fixes the key prefix at the first start; answers the one in force.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.claim_key_prefix(p_prefix text, OUT key_prefix text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE installation i SET key_prefix = p_prefix WHERE i.key_prefix IS NULL;
+    SELECT i.key_prefix INTO key_prefix FROM installation i;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.create_access_token(
+    p_id uuid, p_secret_hash bytea, p_name text, p_scopes text[], p_patterns text[], p_expires_at timestamptz
+) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+    INSERT INTO access_token (access_token_id, secret_hash, name, scopes, patterns, expires_at)
+    VALUES (p_id, p_secret_hash, p_name, p_scopes, p_patterns, p_expires_at)
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.revoke_access_token(p_id uuid, OUT known boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    UPDATE access_token SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE access_token_id = p_id;
+    known := FOUND;
+END $$;
+-- +goose StatementEnd
+
+-- Who holds this secret, if it is valid. Notes the use at most once a minute.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.authenticate(p_secret_hash bytea, OUT id uuid, OUT name text, OUT scopes text[], OUT patterns text[])
+RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE access_token t SET last_used_at = clock_timestamp()
+     WHERE t.secret_hash = p_secret_hash
+       AND (t.last_used_at IS NULL OR t.last_used_at < clock_timestamp() - interval '1 minute');
+    RETURN QUERY SELECT t.access_token_id, t.name, t.scopes, t.patterns FROM access_token t
+     WHERE t.secret_hash = p_secret_hash AND t.revoked_at IS NULL
+       AND (t.expires_at IS NULL OR t.expires_at > clock_timestamp());
+END $$;
+-- +goose StatementEnd
+
+-- A token only ever increases, a pointer's row never goes, and nothing is shown that was not
+-- installed: whoever writes, the owner's scripts included.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.guard_pointer() RETURNS trigger
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+DECLARE g generation;
+BEGIN
+    IF TG_OP IN ('DELETE', 'TRUNCATE') THEN
+        RAISE EXCEPTION 'rows of artifactd.% are never deleted', TG_TABLE_NAME
+            USING HINT = 'Retire the pointer instead; its numbers must go on.';
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.generation <> 0 OR NEW.current_id IS NOT NULL THEN
+            RAISE EXCEPTION 'a new pointer starts at generation 0 and shows nothing';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF NEW.pointer_id <> OLD.pointer_id OR NEW.name <> OLD.name THEN
+        RAISE EXCEPTION 'a pointer cannot be renamed: its tokens belong to its name';
+    END IF;
+    IF (NEW.epoch, NEW.generation) < (OLD.epoch, OLD.generation) THEN
+        RAISE EXCEPTION 'token of pointer % cannot go back from %.% to %.%',
+            OLD.name, OLD.epoch, OLD.generation, NEW.epoch, NEW.generation;
+    END IF;
+    IF NEW.current_id IS DISTINCT FROM OLD.current_id AND NEW.current_id IS NOT NULL AND
+       (NEW.current_id IS DISTINCT FROM NEW.head_id
+        OR (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (NEW.epoch, NEW.generation)) THEN
+        RAISE EXCEPTION 'pointer % can only show its newest generation %.%', OLD.name, NEW.epoch, NEW.generation;
+    END IF;
+    IF NEW.current_id IS NOT DISTINCT FROM OLD.current_id AND
+       (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (OLD.current_epoch, OLD.current_generation) THEN
+        RAISE EXCEPTION 'pointer %: the shown token belongs to the shown generation', OLD.name;
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON artifactd.pointer
+    FOR EACH ROW EXECUTE FUNCTION artifactd.guard_pointer();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.pointer
+    FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_pointer();
+
+-- A generation's identity never changes, an ended one never lives again, and a published one
+-- keeps what it published.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.guard_generation() RETURNS trigger
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    IF TG_OP IN ('DELETE', 'TRUNCATE') THEN
+        RAISE EXCEPTION 'rows of artifactd.% are never deleted', TG_TABLE_NAME
+            USING HINT = 'They are the history, and remember which operation published what.';
+    END IF;
+    IF (NEW.generation_id, NEW.pointer_id, NEW.epoch, NEW.generation, NEW.manifest_id)
+       <> (OLD.generation_id, OLD.pointer_id, OLD.epoch, OLD.generation, OLD.manifest_id) THEN
+        RAISE EXCEPTION 'the identity of a generation cannot change';
+    END IF;
+    IF OLD.state <> 'leased' AND NEW.state <> OLD.state THEN
+        RAISE EXCEPTION 'generation %.% has ended as %: nothing revives it', OLD.epoch, OLD.generation, OLD.state;
+    END IF;
+    IF OLD.state = 'published' AND (NEW.manifest_digest, NEW.file_count, NEW.published_at, NEW.publish_operation_id)
+       IS DISTINCT FROM (OLD.manifest_digest, OLD.file_count, OLD.published_at, OLD.publish_operation_id) THEN
+        RAISE EXCEPTION 'version %.% is published and cannot change', OLD.epoch, OLD.generation;
+    END IF;
+    IF OLD.collecting_at IS NOT NULL AND NEW.collecting_at IS NULL THEN
+        RAISE EXCEPTION 'generation %.% is being collected and cannot come back', OLD.epoch, OLD.generation;
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER guard BEFORE UPDATE OR DELETE ON artifactd.generation
+    FOR EACH ROW EXECUTE FUNCTION artifactd.guard_generation();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.generation
+    FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_generation();
+
+-- +goose Down
+DROP TRIGGER guard ON artifactd.pointer;
+DROP TRIGGER guard_truncate ON artifactd.pointer;
+DROP TRIGGER guard ON artifactd.generation;
+DROP TRIGGER guard_truncate ON artifactd.generation;
+DROP FUNCTION artifactd.guard_generation, artifactd.guard_pointer, artifactd.authenticate,
+    artifactd.revoke_access_token, artifactd.create_access_token, artifactd.claim_key_prefix;

@@ -1,0 +1,350 @@
+package pointer
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/artifactd/artifactd/artifacts"
+)
+
+func TestRollbackSharesTheOldManifest(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	w.published(a, w.ready(a, "p", "one"))
+	w.published(a, w.ready(a, "p", "two"))
+	ask := RollbackRequest{Pointer: "p", To: Token{1, 1}, Current: Token{1, 1}, OperationID: uuid.New(), Holder: "op"}
+	_, err := a.Rollback(t.Context(), ask)
+	refusedFor(t, err, ReasonSuperseded)
+
+	ask.OperationID, ask.Current = uuid.New(), Token{1, 2}
+	for range 2 { // the second time is the recorded answer
+		v, err := a.Rollback(t.Context(), ask)
+		if err != nil || v.Version != (Token{1, 3}) {
+			t.Fatalf("rolled back to %v, %v", v, err)
+		}
+	}
+	v, err := a.Resolve(t.Context(), "p")
+	if err != nil || v.Token != (Token{1, 3}) || v.Files[0].Digest != artifacts.DigestOf([]byte("fileone")) {
+		t.Errorf("shows %+v, %v", v, err)
+	}
+	ask.To = Token{1, 2}
+	if _, err := a.Rollback(t.Context(), ask); !errors.Is(err, ErrOperationMismatch) {
+		t.Errorf("another rollback under the same id: %v", err)
+	}
+	l := w.acquire(a, "p", "A")
+	ask.OperationID, ask.Current = uuid.New(), Token{1, 3}
+	var held *LeaseHeldError
+	if _, err := a.Rollback(t.Context(), ask); !errors.As(err, &held) || held.CurrentToken != l.Token {
+		t.Errorf("while a lease is live: %v", err)
+	}
+	if _, err := a.Operation(t.Context(), ask.OperationID); !errors.Is(err, ErrOperationNotFound) {
+		t.Errorf("a held lease was recorded as an outcome: %v", err)
+	}
+}
+
+func TestStageAdoptsWithoutUploading(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p", "q")
+	a := w.worker()
+	l1 := w.acquire(a, "p", "one")
+	first := w.stored(a, l1, "", "same", "changes")
+	w.published(a, l1)
+
+	// From the current version.
+	l2 := w.acquire(a, "p", "two")
+	got := w.stage(a, l2, "", "same", "renamed/too")
+	if !got[0].Artifact.Stored || got[0].Artifact.ID != first[0].Artifact.ID {
+		t.Errorf("an unchanged file was not adopted: %+v", got[0].Artifact)
+	}
+	if got[1].Artifact.Stored {
+		t.Error("bytes that nobody uploaded are called stored")
+	}
+	// From a dead generation within the grace.
+	if err := a.MarkStored(t.Context(), got[1].Artifact.ID, VerifiedByRead); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Release(t.Context(), l2.ID); err != nil {
+		t.Fatal(err)
+	}
+	l3 := w.acquire(a, "p", "three")
+	again := w.stage(a, l3, "", "renamed/too")
+	if !again[0].Artifact.Stored || again[0].Artifact.ID != got[1].Artifact.ID {
+		t.Errorf("the dead generation's upload was not adopted: %+v", again[0].Artifact)
+	}
+	// Not across pointers, and not a missing object.
+	lq := w.acquire(a, "q", "other")
+	if w.stage(a, lq, "", "same")[0].Artifact.Stored {
+		t.Error("adopted across pointers")
+	}
+	w.exec(`UPDATE artifactd.artifact SET missing_at = clock_timestamp() WHERE artifact_id = $1`, first[0].Artifact.ID)
+	if w.stage(a, l3, "", "same")[0].Artifact.Stored {
+		t.Error("adopted an artifact whose object is missing")
+	}
+}
+
+func TestStagingAgain(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	first := w.stage(a, l, "", "f", "g")
+	same := w.stage(a, l, "", "f")
+	if same[0].Artifact.ID != first[0].Artifact.ID {
+		t.Error("the same digest got another artifact")
+	}
+	if !same[0].Artifact.WritableTil.After(first[0].Artifact.WritableTil) {
+		t.Error("a fresh upload does not live longer than the first one")
+	}
+	other := w.stored(a, l, "other", "f")
+	if other[0].Artifact.ID == first[0].Artifact.ID {
+		t.Error("other bytes under the same artifact")
+	}
+	if n := w.count(`SELECT file_count FROM artifactd.generation`); n != 2 {
+		t.Errorf("%d files, want 2", n)
+	}
+	if n := w.count(`SELECT count(*) FROM artifactd.artifact WHERE unnamed_at IS NOT NULL`); n != 1 {
+		t.Errorf("%d replaced artifacts wait for collection, want 1", n)
+	}
+	files, next, err := a.Staged(t.Context(), l.ID, Page{Limit: 1})
+	if err != nil || len(files) != 1 || files[0].Path != "f" || !files[0].Artifact.Stored || next == "" {
+		t.Fatalf("first page: %+v %q %v", files, next, err)
+	}
+	files, next, err = a.Staged(t.Context(), l.ID, Page{Limit: 1, Cursor: next})
+	if err != nil || len(files) != 1 || files[0].Path != "g" || files[0].Artifact.Stored || next != "" {
+		t.Errorf("second page: %+v %q %v", files, next, err)
+	}
+}
+
+func TestManyFilesAreSealedBeforeTheFlip(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	const batches = 3
+	for b := range batches {
+		paths := make([]string, 700)
+		for i := range paths {
+			paths[i] = fmt.Sprintf("dir%d/%04d", b, i)
+		}
+		w.stage(a, l, "", paths...)
+	}
+	_, err := a.Publish(t.Context(), publish(l))
+	refusedFor(t, err, ReasonIncomplete)
+	w.exec(`UPDATE artifactd.artifact SET stored_at = clock_timestamp(), verified = 'transfer'`)
+	w.published(a, l)
+	v, err := a.Resolve(t.Context(), "p")
+	if err != nil || v.FileCount != 2100 || len(v.Files) != MaxInlineFiles || !v.FilesTruncated {
+		t.Fatalf("resolved %d files, %d of them inline, truncated %v, %v", v.FileCount, len(v.Files), v.FilesTruncated, err)
+	}
+	seen, cursor := 0, ""
+	for {
+		files, next, err := a.Files(t.Context(), "p", v.Token, "dir1/", Page{Limit: 300, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen += len(files)
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	if seen != 700 {
+		t.Errorf("%d files under dir1/, want 700", seen)
+	}
+}
+
+func TestRenewNeitherShortensNorOutlivesItsBound(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l, err := a.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "A", TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shorter, err := a.Renew(t.Context(), l.ID, l.Token, time.Minute)
+	if err != nil || shorter.ExpiresAt.Before(l.ExpiresAt) || shorter.ExpiresIn < 59*time.Minute {
+		t.Errorf("a shorter renewal: %+v, %v", shorter, err)
+	}
+	w.exec(`UPDATE artifactd.generation SET acquired_at = clock_timestamp() - interval '7 days' + interval '90 minutes'`)
+	last, err := a.Renew(t.Context(), l.ID, l.Token, 24*time.Hour)
+	if err != nil || last.ExpiresIn > 90*time.Minute || last.ExpiresIn < 89*time.Minute {
+		t.Errorf("a renewal near seven days: %+v, %v", last, err)
+	}
+}
+
+func TestALeaseNeverHasMoreLeftThanItsTTL(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	// As after a clock that was stepped back by an hour.
+	w.exec(`UPDATE artifactd.pointer SET lease_expires_at = lease_expires_at + interval '1 hour'`)
+	var held *LeaseHeldError
+	if _, err := a.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "B"}); !errors.As(err, &held) || held.ExpiresIn > l.TTL {
+		t.Errorf("told %v", err)
+	}
+	if left := time.Until(w.expiry("p")); left > l.TTL+time.Second {
+		t.Errorf("the row still gives the lease %s", left)
+	}
+}
+
+func TestWaitingInLine(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a, b := w.worker(), w.worker()
+	first := w.acquire(a, "p", "first")
+	const waiters = 5
+	got := make(chan Lease, waiters)
+	for i := range waiters {
+		c := []*Catalogue{a, b}[i%2]
+		go func() {
+			l, err := c.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: fmt.Sprint(i), Wait: time.Minute})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- l
+		}()
+	}
+	last := first
+	for range waiters {
+		if err := a.Release(t.Context(), last.ID); err != nil {
+			t.Fatal(err)
+		}
+		last = <-got
+		if last.ID == uuid.Nil {
+			t.Fatal("a waiter failed")
+		}
+	}
+	if last.Token != (Token{1, waiters + 1}) {
+		t.Errorf("the last of %d waiters has %s", waiters, last.Token)
+	}
+	var held *LeaseHeldError
+	if _, err := b.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "late", Wait: 50 * time.Millisecond}); !errors.As(err, &held) {
+		t.Errorf("a wait that ran out: %v", err)
+	}
+}
+
+func TestBreakLease(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.ready(a, "p", "A")
+	lostFor(t, a.BreakLease(t.Context(), "p", Token{1, 7}), ReasonTokenMismatch)
+	for range 2 {
+		if err := a.BreakLease(t.Context(), "p", l.Token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := a.Publish(t.Context(), publish(l))
+	refusedFor(t, err, ReasonBroken)
+	w.fate(l, StateBroken)
+}
+
+func TestHistoryTellsEveryFate(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	w.published(a, w.ready(a, "p", "one"))
+	if err := a.Release(t.Context(), w.acquire(a, "p", "two").ID); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(a, "p", "three")
+	w.expire("p")
+	list, next, err := a.Versions(t.Context(), "p", Page{Limit: 2})
+	if err != nil || len(list) != 2 || next == "" {
+		t.Fatalf("%+v %q %v", list, next, err)
+	}
+	if list[0].State != StateExpired || list[1].State != StateReleased {
+		t.Errorf("fates %s, %s", list[0].State, list[1].State)
+	}
+	list, next, err = a.Versions(t.Context(), "p", Page{Limit: 2, Cursor: next})
+	if err != nil || len(list) != 1 || next != "" || !list[0].Current || list[0].State != StatePublished {
+		t.Errorf("second page: %+v %q %v", list, next, err)
+	}
+	if _, _, err := a.Versions(t.Context(), "nobody", Page{}); !errors.Is(err, ErrPointerNotFound) {
+		t.Errorf("history of an unknown pointer: %v", err)
+	}
+}
+
+func TestResolveManyNamesAndWaiting(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p", "empty")
+	a, b := w.worker(), w.worker()
+	w.published(a, w.ready(a, "p", "one"))
+	versions, errs, err := a.ResolveMany(t.Context(), []string{"p", "empty", "nobody"})
+	if err != nil || versions[0].Token != (Token{1, 1}) || !errors.Is(errs[1], ErrNothingPublished) || !errors.Is(errs[2], ErrPointerNotFound) {
+		t.Fatalf("%v %v %v", versions, errs, err)
+	}
+	for _, c := range []*Catalogue{a, b} { // one wakes at once, the other sees it in the table
+		seen := make(chan *Version, 1)
+		was, err := c.Head(t.Context(), "p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			v, err := c.ResolveNewer(t.Context(), "p", was, time.Minute)
+			if err != nil {
+				t.Error(err)
+			}
+			seen <- v
+		}()
+		l := w.ready(a, "p", "next")
+		w.published(a, l)
+		if v := <-seen; v == nil || v.Token != l.Token {
+			t.Errorf("waited and saw %v, want %s", v, l.Token)
+		}
+	}
+	v, err := a.ResolveNewer(t.Context(), "p", Token{1, 3}, 10*time.Millisecond)
+	if err != nil || v.Token != (Token{1, 3}) {
+		t.Errorf("a wait that ran out: %v, %v", v, err)
+	}
+}
+
+func TestAccessTokens(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.worker(), w.worker()
+	rec, secret, err := a.CreateToken(t.Context(), "ci", []Scope{ScopePublish}, []string{"team-a.*"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller, err := b.Authenticate(t.Context(), secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		scope Scope
+		name  string
+		may   bool
+	}{
+		{ScopeRead, "team-a.x", true}, {ScopePublish, "team-a.x.y", true}, {ScopeAdmin, "team-a.x", false},
+		{ScopeRead, "team-b.x", false}, {ScopePublish, "team-a", false}, {ScopePublish, "team-ab.x", false},
+	} {
+		if caller.May(c.scope, c.name) != c.may {
+			t.Errorf("may %s %s: %v", c.scope, c.name, !c.may)
+		}
+	}
+	if n := w.count(`SELECT count(*) FROM artifactd.access_token WHERE position($1 in access_token::text) > 0`, secret[5:20]); n != 0 {
+		t.Error("the secret is readable in the table")
+	}
+	if err := a.RevokeToken(t.Context(), rec.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.await("the revocation has reached the other replica", func() bool {
+		_, err := b.Authenticate(t.Context(), secret)
+		return errors.Is(err, ErrUnauthenticated)
+	})
+	past := time.Now().Add(-time.Minute)
+	_, expired, err := a.CreateToken(t.Context(), "old", []Scope{ScopeRead}, []string{"*"}, &past)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{expired, "", "artd_", secret[:len(secret)-1] + "0", "artd_" + secret} {
+		if _, err := a.Authenticate(t.Context(), s); !errors.Is(err, ErrUnauthenticated) {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+}
