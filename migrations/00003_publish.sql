@@ -315,12 +315,12 @@ BEGIN
         status := 'refused'; answer := jsonb_build_object('refusals', v_refusals);
     ELSE
         FOR i IN 1..n LOOP
-            PERFORM flip(v_pointer_ids[i], p_lease_ids[i], at, p_revisions[i]);
             UPDATE generation g2 SET state = 'published', ended_at = at, published_at = at,
                    publish_operation_id = p_operation_id, source_revision = p_revisions[i],
                    metadata = p_metadata[i]::jsonb, collect_at = NULL, file_count = v_files[i],
                    total_bytes = v_bytes[i], manifest_digest = v_digests[i], sealed_at = coalesce(g2.sealed_at, at)
              WHERE g2.generation_id = p_lease_ids[i];
+            PERFORM flip(v_pointer_ids[i], p_lease_ids[i], at, p_revisions[i]);
         END LOOP;
         status := 'published'; answer := jsonb_build_object('versions', v_versions);
     END IF;

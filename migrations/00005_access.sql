@@ -51,7 +51,6 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.guard_pointer() RETURNS trigger
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
-DECLARE g generation;
 BEGIN
     IF TG_OP IN ('DELETE', 'TRUNCATE') THEN
         RAISE EXCEPTION 'rows of artifactd.% are never deleted', TG_TABLE_NAME
@@ -72,8 +71,10 @@ BEGIN
     END IF;
     IF NEW.current_id IS DISTINCT FROM OLD.current_id AND NEW.current_id IS NOT NULL AND
        (NEW.current_id IS DISTINCT FROM NEW.head_id
-        OR (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (NEW.epoch, NEW.generation)) THEN
-        RAISE EXCEPTION 'pointer % can only show its newest generation %.%', OLD.name, NEW.epoch, NEW.generation;
+        OR (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (NEW.epoch, NEW.generation)
+        OR NOT EXISTS (SELECT 1 FROM generation WHERE generation_id = NEW.current_id AND state = 'published')) THEN
+        RAISE EXCEPTION 'pointer % can only show its newest generation %.%, once that is published',
+            OLD.name, NEW.epoch, NEW.generation;
     END IF;
     IF NEW.current_id IS NOT DISTINCT FROM OLD.current_id AND
        (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (OLD.current_epoch, OLD.current_generation) THEN
