@@ -137,22 +137,40 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Why nobody can upload this artifact any more, or null: the lease it was made for, or a live one
+-- that adopted it. Reads the clock and the facts of the statement that calls it.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.upload_reason(a artifactd.artifact) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+DECLARE p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text;
+BEGIN
+    SELECT clock_timestamp(), epoch INTO at, v_epoch FROM installation;
+    SELECT * INTO p FROM pointer WHERE pointer_id = a.pointer_id;
+    SELECT * INTO g FROM generation WHERE generation_id = a.generation_id;
+    v_reason := lease_reason(p, g, g.epoch, g.generation, v_epoch, at);
+    IF v_reason IS NOT NULL AND EXISTS (
+        SELECT 1 FROM manifest_file m JOIN generation h ON h.generation_id = m.manifest_id
+         WHERE m.artifact_id = a.artifact_id AND h.state = 'leased'
+           AND lease_reason(p, h, h.epoch, h.generation, v_epoch, at) IS NULL) THEN
+        v_reason := NULL;
+    END IF;
+    RETURN v_reason;
+END $$;
+-- +goose StatementEnd
+
 -- Records that an artifact's bytes were proved to be in the store. Touches its own row only, so
 -- that uploads of one lease complete side by side. Status: stored, artifact-not-found, lease-lost.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.mark_stored(p_artifact_id uuid, p_verified text, OUT status text, OUT reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
-DECLARE a artifact; p pointer; g generation; at timestamptz; v_epoch bigint;
+DECLARE a artifact;
 BEGIN
     PERFORM require_read_committed();
     SELECT * INTO a FROM artifact WHERE artifact_id = p_artifact_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'artifact-not-found'; RETURN; END IF;
-    SELECT clock_timestamp(), epoch INTO at, v_epoch FROM installation;
-    SELECT * INTO g FROM generation WHERE generation_id = a.generation_id;
-    SELECT * INTO p FROM pointer WHERE pointer_id = a.pointer_id;
-    reason := lease_reason(p, g, g.epoch, g.generation, v_epoch, at);
+    reason := upload_reason(a);
     IF reason IS NOT NULL THEN status := 'lease-lost'; RETURN; END IF;
-    UPDATE artifact SET stored_at = coalesce(stored_at, at), verified = coalesce(verified, p_verified)
+    UPDATE artifact SET stored_at = coalesce(stored_at, clock_timestamp()), verified = coalesce(verified, p_verified)
      WHERE artifact_id = p_artifact_id;
     status := 'stored';
 END $$;
@@ -458,4 +476,4 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION artifactd.settle, artifactd.rollback, artifactd.flip, artifactd.publish, artifactd.recorded,
-    artifactd.seal, artifactd.mark_stored, artifactd.stage, artifactd.manifest_facts;
+    artifactd.seal, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.manifest_facts;

@@ -1,6 +1,7 @@
 package pointer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/internal/testenv"
 )
 
 func TestRollbackSharesTheOldManifest(t *testing.T) {
@@ -346,5 +348,195 @@ func TestAccessTokens(t *testing.T) {
 		if _, err := a.Authenticate(t.Context(), s); !errors.Is(err, ErrUnauthenticated) {
 			t.Errorf("%q: %v", s, err)
 		}
+	}
+}
+
+func TestEpochRaisedKillsEveryLease(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.ready(a, "p", "A")
+	w.exec(`UPDATE artifactd.installation SET epoch = epoch + 1`)
+	_, err := a.Publish(t.Context(), publish(l))
+	refusedFor(t, err, ReasonEpochSuperseded)
+	_, err = a.Renew(t.Context(), l.ID, l.Token, 0)
+	lostFor(t, err, ReasonEpochSuperseded)
+	_, err = a.Publish(t.Context(), PublishRequest{OperationID: uuid.New(), Leases: []PublishLease{{LeaseID: uuid.New(), Token: Token{1, 1}}}})
+	refusedFor(t, err, ReasonEpochSuperseded) // a lease that this history never knew
+	next := w.ready(a, "p", "B")
+	if next.Token != (Token{2, 2}) {
+		t.Errorf("the first token of the new epoch is %s, want 2.2", next.Token)
+	}
+	w.published(a, next)
+	w.shows("p", "2.2")
+	w.fate(l, StateSuperseded)
+}
+
+func TestReleasedLeaseCannotAct(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.ready(a, "p", "A")
+	for range 2 {
+		if err := a.Release(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := a.Publish(t.Context(), publish(l))
+	refusedFor(t, err, ReasonReleased)
+	_, err = a.Renew(t.Context(), l.ID, l.Token, 0)
+	lostFor(t, err, ReasonReleased)
+	w.shows("p", "")
+	w.fate(l, StateReleased)
+}
+
+func TestStagingAgainBreaksTheSeal(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.ready(a, "p", "A")
+	if err := a.seal(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.stage(a, l, "", "not stored")
+	_, err := a.Publish(t.Context(), publish(l))
+	refusedFor(t, err, ReasonIncomplete)
+	w.shows("p", "")
+}
+
+// An adopter that arrives while the collector's deletion of the artifact is under way finds the
+// row gone and uploads; it does not fail.
+func TestAdoptionThatLosesToTheCollector(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	old := w.stored(a, l, "", "f")
+	if err := a.Release(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	next := w.acquire(a, "p", "B")
+	tx, err := w.db.Connect(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{`DELETE FROM artifactd.manifest_file`, `DELETE FROM artifactd.artifact`} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan []StagedFile, 1)
+	go func() {
+		staged, err := a.Stage(t.Context(), next.ID, next.Token, []StageFile{{Path: "f", Digest: artifacts.DigestOf([]byte("f")), Size: 1}})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- staged
+	}()
+	w.awaitBlocked(1)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	staged := <-got
+	if len(staged) != 1 || staged[0].Artifact.Stored || staged[0].Artifact.ID == old[0].Artifact.ID {
+		t.Errorf("staged %+v", staged)
+	}
+}
+
+// A look-up that arrives while statements are under way is answered by a later one: theirs may
+// have been carried out before a publish that was acknowledged before the look-up.
+func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	b, proxy := w.throughProxy(Options{})
+	look := func() (Token, error) { return b.Head(context.Background(), "p") }
+	both := func() <-chan error {
+		answers := make(chan error, b.heads.parallel)
+		for range b.heads.parallel {
+			go func() { _, err := look(); answers <- err }()
+			w.await("the look-up is taken up", func() bool {
+				b.heads.mu.Lock()
+				defer b.heads.mu.Unlock()
+				return len(b.heads.waiting) == 0
+			})
+		}
+		return answers
+	}
+	carriedOut := func() int {
+		return w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
+			AND query LIKE '%pg_is_in_recovery%' AND pid <> pg_backend_pid()`)
+	}
+	drain := func(answers <-chan error) {
+		for range b.heads.parallel {
+			if err := <-answers; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// Both connections exist, and have their statement prepared.
+	w.await("both connections are warm", func() bool { drain(both()); return carriedOut() >= b.heads.parallel })
+	w.exec(`CREATE TABLE mark AS SELECT clock_timestamp() AS at`)
+	proxy.Set(testenv.Fault{HoldToClient: true})
+	early := both()
+	w.await("both statements are carried out, and their answers held", func() bool {
+		return w.count(`SELECT count(*) FROM pg_stat_activity, mark WHERE datname = current_database() AND state = 'idle'
+			AND query LIKE '%pg_is_in_recovery%' AND query_start > mark.at AND pid <> pg_backend_pid()`) == b.heads.parallel
+	})
+	l := w.ready(a, "p", "A")
+	w.published(a, l)
+	late := make(chan Token, 1)
+	go func() {
+		got, err := look()
+		if err != nil {
+			t.Error(err)
+		}
+		late <- got
+	}()
+	w.await("the late look-up waits", func() bool {
+		b.heads.mu.Lock()
+		defer b.heads.mu.Unlock()
+		return len(b.heads.waiting) == 1
+	})
+	proxy.Set(testenv.Fault{})
+	drain(early)
+	if got := <-late; got != l.Token {
+		t.Errorf("resolved %s after %s was acknowledged", got, l.Token)
+	}
+}
+
+func TestCompletingAnAdoptedFile(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	w.stored(a, l, "", "f")
+	w.published(a, l)
+	next := w.acquire(a, "p", "B")
+	adopted := w.stage(a, next, "", "f")[0].Artifact
+	if err := a.MarkStored(t.Context(), adopted.ID, VerifiedByStore); err != nil {
+		t.Errorf("a worker completes a file that it adopted: %v", err)
+	}
+	if err := a.Release(t.Context(), next.ID); err != nil {
+		t.Fatal(err)
+	}
+	lostFor(t, a.MarkStored(t.Context(), adopted.ID, VerifiedByStore), ReasonAlreadyPublished)
+}
+
+func TestWatchersAreForgotten(t *testing.T) {
+	c := newChanges()
+	one, stopOne := c.watch("p")
+	_, stopTwo := c.watch("p")
+	stopTwo()
+	c.announce("p")
+	<-one
+	_, stopThree := c.watch("p")
+	stopOne() // of a channel that is closed already: leaves the new one alone
+	if len(c.waiting) != 1 {
+		t.Fatalf("%d names watched, want 1", len(c.waiting))
+	}
+	stopThree()
+	if len(c.waiting) != 0 {
+		t.Errorf("%d names watched after everybody left", len(c.waiting))
 	}
 }

@@ -30,27 +30,37 @@ func (c *Catalogue) acquireInLine(ctx context.Context, req AcquireRequest) (Leas
 	}
 	defer leave()
 	for {
-		changed := c.changes.watch(req.Pointer)
-		lease, err := c.acquireOnce(ctx, req)
+		lease, err := c.acquireOrWait(ctx, deadline, req)
 		var held *LeaseHeldError
-		if !errors.As(err, &held) {
-			return lease, err
-		}
-		pause := min(max(held.ExpiresIn, linePollMin), linePollMax)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-changed:
-		case <-deadline.Done():
-		}
-		timer.Stop()
 		switch {
+		case !errors.As(err, &held):
+			return lease, err
 		case ctx.Err() != nil:
 			return Lease{}, ctx.Err()
 		case deadline.Err() != nil:
 			return Lease{}, err
 		}
 	}
+}
+
+// acquireOrWait tries once; when the lease is held, it returns that after a pause, which a change
+// announced meanwhile cuts short.
+func (c *Catalogue) acquireOrWait(ctx, deadline context.Context, req AcquireRequest) (Lease, error) {
+	changed, stop := c.changes.watch(req.Pointer)
+	defer stop()
+	lease, err := c.acquireOnce(ctx, req)
+	var held *LeaseHeldError
+	if !errors.As(err, &held) {
+		return lease, err
+	}
+	timer := time.NewTimer(min(max(held.ExpiresIn, linePollMin), linePollMax))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-deadline.Done():
+	}
+	return Lease{}, err
 }
 
 // lines holds, for each pointer that somebody waits for, the order of the waiters.
@@ -105,28 +115,42 @@ func (l *lines) leave(name string, turn chan struct{}) {
 // only ever saves time: nothing depends on it.
 type changes struct {
 	mu      sync.Mutex
-	waiting map[string]chan struct{}
+	waiting map[string]*change
 }
 
-func newChanges() *changes { return &changes{waiting: make(map[string]chan struct{})} }
+// change is closed at the next announcement; it is forgotten with the last of its watchers.
+type change struct {
+	ch       chan struct{}
+	watchers int
+}
 
-// watch returns a channel that is closed at the next announcement for name.
-func (c *changes) watch(name string) <-chan struct{} {
+func newChanges() *changes { return &changes{waiting: make(map[string]*change)} }
+
+// watch returns a channel that is closed at the next announcement for name. The caller calls stop
+// when it does not wait any more.
+func (c *changes) watch(name string) (announced <-chan struct{}, stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ch, ok := c.waiting[name]
+	w, ok := c.waiting[name]
 	if !ok {
-		ch = make(chan struct{})
-		c.waiting[name] = ch
+		w = &change{ch: make(chan struct{})}
+		c.waiting[name] = w
 	}
-	return ch
+	w.watchers++
+	return w.ch, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if w.watchers--; w.watchers == 0 && c.waiting[name] == w {
+			delete(c.waiting, name)
+		}
+	}
 }
 
 func (c *changes) announce(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ch, ok := c.waiting[name]; ok {
-		close(ch)
+	if w, ok := c.waiting[name]; ok {
+		close(w.ch)
 		delete(c.waiting, name)
 	}
 }

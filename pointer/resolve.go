@@ -118,22 +118,34 @@ func (c *Catalogue) ResolveNewer(ctx context.Context, name string, than Token, w
 	tick := time.NewTicker(resolvePoll)
 	defer tick.Stop()
 	for {
-		changed := c.changes.watch(name)
-		h, err := c.heads.get(ctx, name)
+		over, err := c.waitForChange(ctx, name, than, deadline.C, tick.C)
 		if err != nil {
 			return nil, err
 		}
-		if h.retired || h.token != than {
+		if over {
 			return c.Resolve(ctx, name)
 		}
-		select {
-		case <-changed:
-		case <-tick.C:
-		case <-deadline.C:
-			return c.Resolve(ctx, name)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	}
+}
+
+// waitForChange looks once and, when the pointer still shows than, waits for a reason to look
+// again; over says that there is something to resolve, or no more time.
+func (c *Catalogue) waitForChange(ctx context.Context, name string, than Token, deadline, tick <-chan time.Time) (over bool, err error) {
+	changed, stop := c.changes.watch(name)
+	defer stop()
+	h, err := c.heads.get(ctx, name)
+	if err != nil || h.retired || h.token != than {
+		return true, err
+	}
+	select {
+	case <-changed:
+		return false, nil
+	case <-tick:
+		return false, nil
+	case <-deadline:
+		return true, nil
+	case <-ctx.Done():
+		return true, ctx.Err()
 	}
 }
 

@@ -1,10 +1,12 @@
 package pointer
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,7 +21,7 @@ const (
 		FROM artifactd.stage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	artifactSQL = `SELECT a.artifact_id, p.name, g.epoch, g.generation, a.generation_id, a.digest, a.size, a.media_type,
 			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until,
-			coalesce(artifactd.lease_reason(p, g, g.epoch, g.generation, (SELECT epoch FROM artifactd.installation), clock_timestamp()), '')
+			coalesce(artifactd.upload_reason(a), '')
 		FROM artifactd.artifact a
 		JOIN artifactd.generation g USING (generation_id)
 		JOIN artifactd.pointer p ON p.pointer_id = a.pointer_id
@@ -165,7 +167,7 @@ func orZero[T any](p *T) T {
 }
 
 // Artifact tells of one artifact. The error is [*LeaseLostError] beside a valid Artifact once
-// the generation that uploads it has ended, and [ErrArtifactNotFound] when there is none.
+// no live lease names it any more, and [ErrArtifactNotFound] when there is none.
 func (c *Catalogue) Artifact(ctx context.Context, id uuid.UUID) (Artifact, error) {
 	var a Artifact
 	var reason string
@@ -271,7 +273,7 @@ func encodeCursor(last string) string { return base64.RawURLEncoding.EncodeToStr
 
 func decodeCursor(cursor string) (string, error) {
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil {
+	if err != nil || !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
 		return "", &InvalidError{Field: "cursor", Detail: "use next_cursor of the previous page as it is"}
 	}
 	return string(b), nil

@@ -1,0 +1,61 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/artifactd/artifactd/pointer"
+)
+
+// writeJSON sends v with a Content-Length. It keeps a Content-Type that is already set.
+func writeJSON(c echo.Context, status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return writeBody(c, status, b)
+}
+
+// writeBody sends JSON that is encoded already.
+func writeBody(c echo.Context, status int, b []byte) error {
+	h := c.Response().Header()
+	if h.Get(echo.HeaderContentType) == "" {
+		h.Set(echo.HeaderContentType, jsonMediaType)
+	}
+	if h.Get(echo.HeaderCacheControl) == "" {
+		h.Set(echo.HeaderCacheControl, "no-store")
+	}
+	setSendDeadline(c)
+	c.Response().WriteHeader(status)
+	_, err := c.Response().Write(b)
+	return err
+}
+
+// fileURL is the pinned URL of a file. Each segment of the path is percent-encoded by itself.
+func (s *Server) fileURL(name string, token pointer.Token, path string) string {
+	var b strings.Builder
+	b.Grow(len(s.publicURL) + len(name) + len(path) + 48)
+	b.WriteString(s.publicURL)
+	b.WriteString("/v1/pointers/")
+	b.WriteString(name) // letters, digits, dots, underscores and dashes
+	b.WriteString("/versions/")
+	b.WriteString(token.String())
+	b.WriteString("/files")
+	for segment := range strings.SplitSeq(path, "/") {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(segment))
+	}
+	return b.String()
+}
+
+// setSendDeadline gives the connection a while for what is sent next. A connection keeps its write
+// deadline from one request to the next, so that every answer has to set one.
+func setSendDeadline(c echo.Context) {
+	// A connection that does not take deadlines (a test's recorder) goes without.
+	_ = http.NewResponseController(c.Response().Writer).SetWriteDeadline(time.Now().Add(callDeadline + sendDeadline))
+}

@@ -1,0 +1,144 @@
+// Command mutants breaks the protocol one line at a time and checks that a named test notices
+// each breaking. The tree itself is never touched: the go command builds with an overlay.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	only := flag.String("only", "", "run the mutants whose name matches this regular expression")
+	flag.Parse()
+	if err := run(*only); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(only string) error {
+	pick, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "artifactd-mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	caught, survived := 0, []string{}
+	for _, m := range mutants {
+		if !pick.MatchString(m.name) {
+			continue
+		}
+		start := time.Now()
+		tests, err := m.try(root, dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		took := time.Since(start).Round(100 * time.Millisecond)
+		if len(tests) == 0 {
+			survived = append(survived, m.name)
+			fmt.Printf("SURVIVED  %-50s %s -run '%s' (%s)\n", m.name, m.pkg, m.run, took)
+			continue
+		}
+		caught++
+		fmt.Printf("caught    %-50s by %s (%s)\n", m.name, strings.Join(tests, ", "), took)
+	}
+	fmt.Printf("%d mutants caught, %d survived\n", caught, len(survived))
+	if len(survived) > 0 {
+		return errors.New("no test notices: " + strings.Join(survived, "; "))
+	}
+	return nil
+}
+
+// try runs the mutant's tests and gives the names of those that failed.
+func (m mutant) try(root, dir string) ([]string, error) {
+	path := filepath.Join(root, m.file)
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return nil, fmt.Errorf("the text to break stands %d times in %s; it must stand there once: bring the mutant up to date", n, m.file)
+	}
+	broken := filepath.Join(dir, "broken"+filepath.Ext(m.file))
+	if err := os.WriteFile(broken, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600); err != nil {
+		return nil, err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: broken}})
+	if err != nil {
+		return nil, err
+	}
+	overlayFile := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("go", "test", "-overlay", overlayFile, "-json", "-count=1", "-timeout=3m", "-run", m.run, m.pkg)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return nil, err
+	}
+	failed, ran, built := results(out)
+	switch {
+	case !built:
+		return nil, fmt.Errorf("the broken tree does not build:\n%s%s", stderr.String(), out)
+	case ran == 0:
+		return nil, fmt.Errorf("no test of %s matches %q", m.pkg, m.run)
+	}
+	return failed, nil
+}
+
+// results reads go test's JSON lines: which top-level tests failed, and how many ran.
+func results(out []byte) (failed []string, ran int, built bool) {
+	built = true
+	lines := bufio.NewScanner(bytes.NewReader(out))
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e struct{ Action, Test, FailedBuild string }
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue
+		}
+		if e.FailedBuild != "" || e.Action == "build-fail" {
+			built = false
+		}
+		if e.Test == "" || strings.Contains(e.Test, "/") {
+			continue
+		}
+		switch e.Action {
+		case "run":
+			ran++
+		case "fail":
+			failed = append(failed, e.Test)
+		}
+	}
+	slices.Sort(failed)
+	return slices.Compact(failed), ran, built
+}
+
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
+}
