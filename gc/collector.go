@@ -461,8 +461,9 @@ func (c *Collector) Runs(ctx context.Context, limit int) ([]Report, error) {
 }
 
 // lostRace reports whether the database refused a step for the sake of a concurrent one: a
-// foreign key that refereed (somebody adopted the artifact), or a deadlock.
+// foreign key that refereed (somebody adopted the artifact), a deadlock, or a pointer that
+// somebody else held for too long.
 func lostRace(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && (pgErr.Code == "23503" || pgErr.Code == "40P01")
+	return errors.As(err, &pgErr) && (pgErr.Code == "23503" || pgErr.Code == "40P01" || pgErr.Code == "55P03")
 }

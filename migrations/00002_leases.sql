@@ -4,10 +4,13 @@
 -- later statements, reads the clock, the epoch and the facts, and decides. They answer with a
 -- status; they raise only for faults.
 
--- Decisions read facts in statements that follow the locks. Under any other isolation level
--- those statements would see a snapshot from before the locks.
+-- Begins every decision. Decisions read facts in statements that follow the locks; under any
+-- other isolation level those statements would see a snapshot from before the locks. The shared
+-- lock makes raising the epoch wait for the decisions under way, and those that come later see
+-- the new one. It is an advisory lock because a row that every decision locks would be the
+-- hottest one of all.
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.require_read_committed() RETURNS void
+CREATE FUNCTION artifactd.begin_decision() RETURNS void
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -15,7 +18,13 @@ BEGIN
             current_setting('transaction_isolation')
             USING HINT = 'Call them outside of a repeatable read or serializable transaction.';
     END IF;
+    PERFORM pg_advisory_xact_lock_shared(epoch_lock());
 END $$;
+-- +goose StatementEnd
+
+-- The key of that lock: any number that nobody else uses in this database.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.epoch_lock() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 7021786401182544995 $$;
 -- +goose StatementEnd
 
 -- Why this lease cannot act at this time, or null when it can. The order of the tests is part of
@@ -26,7 +35,8 @@ CREATE FUNCTION artifactd.lease_reason(
     token_epoch bigint, token_generation bigint, current_epoch bigint, at timestamptz
 ) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
-        WHEN g.epoch <> token_epoch OR g.generation <> token_generation THEN 'token-mismatch'
+        WHEN g.epoch IS DISTINCT FROM token_epoch
+          OR g.generation IS DISTINCT FROM token_generation THEN 'token-mismatch'
         WHEN g.epoch <> current_epoch          THEN 'epoch-superseded'
         WHEN g.state = 'published'             THEN 'already-published'
         WHEN p.retired_at IS NOT NULL          THEN 'pointer-retired'
@@ -71,7 +81,7 @@ CREATE FUNCTION artifactd.put_pointer(
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE p pointer;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     INSERT INTO pointer (name, keep_versions, keep_seconds, public, labels)
     VALUES (p_name, coalesce(p_keep_versions, 5), coalesce(p_keep_seconds, 86400),
             coalesce(p_public, false), coalesce(p_labels, '{}'))
@@ -114,7 +124,7 @@ DECLARE
     p pointer; g generation; o operation; at timestamptz; v_epoch bigint; expiry timestamptz;
     recorded boolean := false;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT * INTO p FROM pointer WHERE name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'pointer-not-found'; RETURN; END IF;
 
@@ -254,7 +264,7 @@ CREATE FUNCTION artifactd.renew(
 DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; standing timestamptz; wanted timestamptz;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT g2.* INTO g FROM generation g2 WHERE g2.generation_id = p_lease_id AND g2.rollback_of IS NULL;
     IF NOT FOUND THEN
         SELECT CASE WHEN p_epoch < i.epoch THEN 'lease-lost' ELSE 'lease-not-found' END, 'epoch-superseded'
@@ -298,7 +308,7 @@ CREATE FUNCTION artifactd.release(p_lease_id uuid, OUT status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT * INTO g FROM generation WHERE generation_id = p_lease_id AND rollback_of IS NULL;
     IF NOT FOUND THEN status := 'lease-not-found'; RETURN; END IF;
     PERFORM 1 FROM pointer WHERE pointer_id = g.pointer_id FOR NO KEY UPDATE;
@@ -325,7 +335,7 @@ CREATE FUNCTION artifactd.break_lease(p_name text, p_epoch bigint, p_generation 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE p pointer; g generation; at timestamptz;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT * INTO p FROM pointer WHERE name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'pointer-not-found'; RETURN; END IF;
     PERFORM 1 FROM generation WHERE generation_id = p.head_id FOR NO KEY UPDATE;
@@ -333,7 +343,7 @@ BEGIN
     at := clock_timestamp();
     SELECT * INTO p FROM pointer WHERE pointer_id = p.pointer_id;
     SELECT * INTO g FROM generation WHERE generation_id = p.head_id;
-    IF g.generation_id IS NULL OR g.epoch <> p_epoch OR g.generation <> p_generation THEN
+    IF g.generation_id IS NULL OR g.epoch IS DISTINCT FROM p_epoch OR g.generation IS DISTINCT FROM p_generation THEN
         status := 'token-mismatch'; RETURN;
     END IF;
     status := 'broken';
@@ -355,7 +365,7 @@ CREATE FUNCTION artifactd.retire(
 #variable_conflict use_column
 DECLARE p pointer; g generation; at timestamptz;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT p2.* INTO p FROM pointer p2 WHERE p2.name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'pointer-not-found'; RETURN; END IF;
     PERFORM 1 FROM generation WHERE generation_id IN (p.head_id, p.current_id)
@@ -366,9 +376,10 @@ BEGIN
     SELECT g2.* INTO g FROM generation g2 WHERE g2.generation_id = p.head_id;
     current_epoch := p.current_epoch; current_generation := p.current_generation;
     IF p.retired_at IS NOT NULL THEN status := 'retired'; RETURN; END IF;
-    IF p.current_id IS NOT NULL AND p_epoch IS NULL THEN status := 'token-required'; RETURN; END IF;
-    IF p_epoch IS NOT NULL AND (p.current_id IS NULL
-        OR p.current_epoch <> p_epoch OR p.current_generation <> p_generation) THEN
+    IF p.current_id IS NOT NULL AND p_epoch IS NULL AND p_generation IS NULL THEN
+        status := 'token-required'; RETURN;
+    END IF;
+    IF p.current_epoch IS DISTINCT FROM p_epoch OR p.current_generation IS DISTINCT FROM p_generation THEN
         status := 'superseded'; RETURN;
     END IF;
     IF g.state = 'leased' THEN
@@ -390,7 +401,7 @@ CREATE FUNCTION artifactd.pin(p_name text, p_epoch bigint, p_generation bigint, 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE p pointer; g generation;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT * INTO p FROM pointer WHERE name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'pointer-not-found'; RETURN; END IF;
     SELECT * INTO g FROM generation
@@ -409,4 +420,4 @@ END $$;
 DROP FUNCTION artifactd.pin, artifactd.retire, artifactd.break_lease, artifactd.release, artifactd.renew,
     artifactd.lease_now, artifactd.acquire, artifactd.held_lease,
     artifactd.put_pointer, artifactd.effective_expiry, artifactd.end_lease, artifactd.lease_reason,
-    artifactd.require_read_committed;
+    artifactd.epoch_lock, artifactd.begin_decision;

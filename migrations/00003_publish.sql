@@ -38,7 +38,7 @@ DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
     v_new integer; v_shown uuid; v_replaced uuid[];
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT g2.* INTO g FROM generation g2
      WHERE g2.generation_id = p_lease_id AND g2.rollback_of IS NULL FOR NO KEY UPDATE;
     IF NOT FOUND THEN
@@ -48,11 +48,16 @@ BEGIN
             FROM installation i;
         RETURN;
     END IF;
-    -- What might be adopted must not be collected meanwhile. Who loses that race finds the row
-    -- gone below, and uploads.
+    -- What might be adopted must not be collected meanwhile; who loses that race finds the row
+    -- gone below, and uploads. What may lose its name here is locked too: the collector, taking
+    -- its last other name at the same time, then comes before or after, and one of the two sees it.
     PERFORM 1 FROM artifact a
-      WHERE a.pointer_id = g.pointer_id AND a.digest = ANY (p_digests) AND a.stored_at IS NOT NULL
-      ORDER BY a.artifact_id FOR KEY SHARE;
+      WHERE a.artifact_id IN (
+            SELECT c.artifact_id FROM artifact c
+             WHERE c.pointer_id = g.pointer_id AND c.digest = ANY (p_digests) AND c.stored_at IS NOT NULL
+            UNION ALL
+            SELECT m.artifact_id FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths))
+      ORDER BY a.artifact_id FOR NO KEY UPDATE;
 
     SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i;
     SELECT p2.* INTO p FROM pointer p2 WHERE p2.pointer_id = g.pointer_id;
@@ -165,7 +170,7 @@ CREATE FUNCTION artifactd.mark_stored(p_artifact_id uuid, p_verified text, OUT s
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE a artifact;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT * INTO a FROM artifact WHERE artifact_id = p_artifact_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'artifact-not-found'; RETURN; END IF;
     reason := upload_reason(a);
@@ -183,7 +188,7 @@ CREATE FUNCTION artifactd.seal(p_lease_id uuid, OUT status text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE g generation; f record;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT * INTO g FROM generation WHERE generation_id = p_lease_id AND rollback_of IS NULL FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'lease-not-found'; RETURN; END IF;
     IF g.sealed_at IS NOT NULL THEN status := 'sealed'; RETURN; END IF;
@@ -240,7 +245,7 @@ DECLARE
     v_digests bytea[] := '{}'; v_files integer[] := '{}'; v_bytes bigint[] := '{}'; v_ready boolean[] := '{}';
     v_refusals jsonb := '[]'; v_versions jsonb := '[]';
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     -- Which pointer a lease belongs to never changes: no lock is needed to know it.
     SELECT array_agg(g2.pointer_id ORDER BY l.n), array_agg(p2.name::text ORDER BY l.n)
       INTO v_pointer_ids, v_names
@@ -255,6 +260,20 @@ BEGIN
                             WHERE g2.generation_id = l.id AND g2.rollback_of IS NULL)
          ORDER BY l.epoch >= inst.epoch DESC LIMIT 1;
         answer := jsonb_build_object('lease_id', v_unknown);
+        IF status = 'epoch-superseded' THEN
+            -- A lease of a history that was lost. The refusal is recorded like any other.
+            INSERT INTO operation (operation_id, kind, request_digest, outcome, pointers, generation_ids, answer, recorded_at)
+            SELECT p_operation_id, 'publish', p_request_digest, 'refused', coalesce(v_names, '{}'), p_lease_ids,
+                   jsonb_build_object('refusals', jsonb_build_array(jsonb_build_object('pointer', '',
+                       'reason', 'epoch-superseded', 'token', l.epoch || '.' || l.generation))), clock_timestamp()
+              FROM unnest(p_lease_ids, p_epochs, p_generations) l (id, epoch, generation) WHERE l.id = v_unknown
+            ON CONFLICT (operation_id) DO NOTHING;
+            SELECT * INTO STRICT o FROM recorded(p_operation_id);
+            status := o.outcome; answer := o.answer;
+            IF o.outcome <> 'aborted' AND (o.kind <> 'publish' OR o.request_digest IS DISTINCT FROM p_request_digest) THEN
+                status := 'operation-mismatch'; answer := NULL;
+            END IF;
+        END IF;
         RETURN;
     END IF;
     IF n > 1 AND (SELECT count(DISTINCT x) FROM unnest(v_pointer_ids) x) < n THEN
@@ -324,13 +343,14 @@ BEGIN
                 'current_token', p.current_epoch || '.' || p.current_generation);
         END IF;
         v_versions := v_versions || jsonb_build_object('pointer', p.name, 'version', g.epoch || '.' || g.generation);
-        IF g.manifest_digest IS NULL AND v_digests[i] IS NOT NULL AND v_reason IS NOT NULL THEN
-            UPDATE generation g2 SET manifest_digest = v_digests[i] WHERE g2.generation_id = g.generation_id;
-        END IF;
     END LOOP;
 
     IF v_refusals <> '[]' THEN
         status := 'refused'; answer := jsonb_build_object('refusals', v_refusals);
+        -- What was refused stays known when the files are gone, so that the same request is still
+        -- seen to be the same.
+        UPDATE generation g2 SET manifest_digest = d.digest FROM unnest(p_lease_ids, v_digests) d (id, digest)
+         WHERE g2.generation_id = d.id AND g2.manifest_digest IS NULL AND d.digest IS NOT NULL;
     ELSE
         FOR i IN 1..n LOOP
             UPDATE generation g2 SET state = 'published', ended_at = at, published_at = at,
@@ -355,9 +375,12 @@ RETURNS void LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
 BEGIN
     UPDATE generation g SET displaced_at = p_at, collect_at = p_at
       FROM pointer p WHERE p.pointer_id = p_pointer_id AND g.generation_id = p.current_id;
-    UPDATE generation SET collect_at = p_at
-     WHERE pointer_id = p_pointer_id AND collected_at IS NULL AND collect_at > p_at
-       AND state IN ('released', 'broken', 'expired', 'superseded');
+    -- The clock was read: one that somebody else holds is left to its grace, not waited for.
+    UPDATE generation SET collect_at = p_at WHERE generation_id IN (
+        SELECT generation_id FROM generation
+         WHERE pointer_id = p_pointer_id AND collected_at IS NULL AND collect_at > p_at
+           AND state IN ('released', 'broken', 'expired', 'superseded')
+           FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE pointer p SET current_id = p_generation_id, current_epoch = p.epoch, current_generation = p.generation,
            highest_revision = greatest(p.highest_revision, p_revision)
      WHERE p.pointer_id = p_pointer_id AND p.head_id = p_generation_id;
@@ -381,7 +404,7 @@ DECLARE
     p pointer; g generation; t generation; o record; at timestamptz; v_epoch bigint; v_reason text; v_new boolean;
     v_target uuid;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT p2.* INTO p FROM pointer p2 WHERE p2.name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'pointer-not-found'; RETURN; END IF;
     INSERT INTO operation (operation_id, kind, request_digest, pointers, generation_ids)
@@ -461,7 +484,7 @@ CREATE FUNCTION artifactd.settle(
 ) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     IF p_pointer IS NOT NULL THEN
         INSERT INTO operation (operation_id, kind, outcome, pointers, generation_ids, recorded_at)
         VALUES (p_operation_id, 'settle', 'aborted', ARRAY[p_pointer], '{}', clock_timestamp())

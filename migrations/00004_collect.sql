@@ -33,12 +33,14 @@ $$;
 CREATE FUNCTION artifactd.collect_mark(
     p_pointer_id bigint, p_due uuid[], p_grace_seconds double precision,
     OUT looked integer, OUT expired integer, OUT marked integer
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
+-- A pointer that somebody else holds for long is the next run's; the others do not wait for it.
+SET lock_timeout = '1s' AS $$
 DECLARE
     p pointer; d generation; at timestamptz; v_epoch bigint; v_reason text; v_edge record; v_until timestamptz;
     v_next timestamptz; v_marks uuid[] := '{}';
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     looked := 0; expired := 0; marked := 0;
     PERFORM 1 FROM pointer WHERE pointer_id = p_pointer_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN; END IF;
@@ -128,7 +130,7 @@ CREATE FUNCTION artifactd.collect_files(
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE g generation; v_ids uuid[]; v_taken integer;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     artifacts := 0; bytes := 0;
     SELECT * INTO g FROM generation
      WHERE collecting_at IS NOT NULL AND collected_at IS NULL
@@ -172,7 +174,7 @@ CREATE FUNCTION artifactd.collect_unnamed(
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE v_ids uuid[];
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     SELECT array_agg(artifact_id) INTO v_ids FROM (
         SELECT artifact_id FROM artifact WHERE unnamed_at IS NOT NULL
          ORDER BY unnamed_at LIMIT p_limit FOR UPDATE SKIP LOCKED) u;
@@ -193,7 +195,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 #variable_conflict use_column
 DECLARE at timestamptz;
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     at := clock_timestamp();
     RETURN QUERY
     WITH due AS (
@@ -213,7 +215,7 @@ END $$;
 CREATE FUNCTION artifactd.finish_deletions(p_keys text[], p_errors text[], p_claimed_at timestamptz, OUT left_ledger integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 BEGIN
-    PERFORM require_read_committed();
+    PERFORM begin_decision();
     DELETE FROM deletion d USING unnest(p_keys, p_errors) f (key, error)
      WHERE d.object_key = f.key AND f.error = '' AND d.final_after < p_claimed_at;
     GET DIAGNOSTICS left_ledger = ROW_COUNT;

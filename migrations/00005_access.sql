@@ -57,7 +57,7 @@ BEGIN
             USING HINT = 'Retire the pointer instead; its numbers must go on.';
     END IF;
     IF TG_OP = 'INSERT' THEN
-        IF NEW.generation <> 0 OR NEW.current_id IS NOT NULL THEN
+        IF NEW.generation <> 0 OR NEW.epoch <> 0 OR NEW.current_id IS NOT NULL THEN
             RAISE EXCEPTION 'a new pointer starts at generation 0 and shows nothing';
         END IF;
         RETURN NEW;
@@ -88,8 +88,9 @@ CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON artifactd.pointer
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.pointer
     FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_pointer();
 
--- A generation's identity never changes, an ended one never lives again, and a published one
--- keeps what it published.
+-- A generation is installed as its pointer's next one and of the current epoch; its identity never
+-- changes; it is published while its lease lives, or never; an ended one never lives again, and a
+-- published one keeps what it published.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.guard_generation() RETURNS trigger
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
@@ -98,12 +99,25 @@ BEGIN
         RAISE EXCEPTION 'rows of artifactd.% are never deleted', TG_TABLE_NAME
             USING HINT = 'They are the history, and remember which operation published what.';
     END IF;
+    IF TG_OP = 'INSERT' THEN
+        IF NOT EXISTS (SELECT 1 FROM pointer p, installation i WHERE p.pointer_id = NEW.pointer_id
+                AND NEW.generation = p.generation + 1 AND NEW.epoch = i.epoch AND NEW.epoch >= p.epoch)
+           OR NOT (NEW.state = 'leased' OR (NEW.state = 'published' AND NEW.rollback_of IS NOT NULL)) THEN
+            RAISE EXCEPTION 'generation %.% is not the next one of its pointer', NEW.epoch, NEW.generation;
+        END IF;
+        RETURN NEW;
+    END IF;
     IF (NEW.generation_id, NEW.pointer_id, NEW.epoch, NEW.generation, NEW.manifest_id)
        <> (OLD.generation_id, OLD.pointer_id, OLD.epoch, OLD.generation, OLD.manifest_id) THEN
         RAISE EXCEPTION 'the identity of a generation cannot change';
     END IF;
     IF OLD.state <> 'leased' AND NEW.state <> OLD.state THEN
         RAISE EXCEPTION 'generation %.% has ended as %: nothing revives it', OLD.epoch, OLD.generation, OLD.state;
+    END IF;
+    IF OLD.state = 'leased' AND NEW.state = 'published' AND NOT EXISTS (
+        SELECT 1 FROM pointer p, installation i WHERE p.head_id = OLD.generation_id AND p.pointer_id = OLD.pointer_id
+           AND p.lease_expires_at > NEW.published_at AND p.retired_at IS NULL AND i.epoch = OLD.epoch) THEN
+        RAISE EXCEPTION 'the lease of generation %.% does not live: it cannot publish', OLD.epoch, OLD.generation;
     END IF;
     IF OLD.state = 'published' AND (NEW.manifest_digest, NEW.file_count, NEW.published_at, NEW.publish_operation_id)
        IS DISTINCT FROM (OLD.manifest_digest, OLD.file_count, OLD.published_at, OLD.publish_operation_id) THEN
@@ -115,15 +129,110 @@ BEGIN
     RETURN NEW;
 END $$;
 -- +goose StatementEnd
-CREATE TRIGGER guard BEFORE UPDATE OR DELETE ON artifactd.generation
+CREATE TRIGGER guard BEFORE INSERT OR UPDATE OR DELETE ON artifactd.generation
     FOR EACH ROW EXECUTE FUNCTION artifactd.guard_generation();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.generation
     FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_generation();
+
+-- The installation keeps its identity and its key prefix; its epoch only rises, after every
+-- decision of the old one is over.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.guard_installation() RETURNS trigger
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    IF TG_OP IN ('DELETE', 'TRUNCATE') THEN
+        RAISE EXCEPTION 'the row of artifactd.installation is never deleted';
+    END IF;
+    IF NEW.epoch < OLD.epoch THEN
+        RAISE EXCEPTION 'the epoch cannot go back from % to %', OLD.epoch, NEW.epoch
+            USING HINT = 'Leases of an old history would live again.';
+    END IF;
+    IF NEW.installation_id <> OLD.installation_id THEN
+        RAISE EXCEPTION 'the installation id cannot change';
+    END IF;
+    IF OLD.key_prefix IS NOT NULL AND NEW.key_prefix IS DISTINCT FROM OLD.key_prefix THEN
+        RAISE EXCEPTION 'the key prefix cannot change: objects lie under %', OLD.key_prefix;
+    END IF;
+    IF NEW.epoch > OLD.epoch THEN
+        PERFORM pg_advisory_xact_lock(epoch_lock());
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER guard BEFORE UPDATE OR DELETE ON artifactd.installation
+    FOR EACH ROW EXECUTE FUNCTION artifactd.guard_installation();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.installation
+    FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_installation();
+
+-- A recorded outcome never changes, and is kept 30 days at least. (Within the transaction that
+-- wrote it, a record may be taken back: nobody has been told.)
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.guard_operation() RETURNS trigger
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        RAISE EXCEPTION 'outcomes are never deleted together';
+    END IF;
+    IF TG_OP = 'DELETE' THEN
+        IF OLD.recorded_at < now() AND OLD.recorded_at > clock_timestamp() - interval '30 days' THEN
+            RAISE EXCEPTION 'the outcome of operation % is kept for 30 days', OLD.operation_id;
+        END IF;
+        RETURN OLD;
+    END IF;
+    IF OLD.outcome IS NOT NULL AND (NEW.operation_id, NEW.kind, NEW.outcome, NEW.answer, NEW.request_digest)
+       IS DISTINCT FROM (OLD.operation_id, OLD.kind, OLD.outcome, OLD.answer, OLD.request_digest) THEN
+        RAISE EXCEPTION 'operation % has the outcome %: nothing changes it', OLD.operation_id, OLD.outcome;
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER guard BEFORE UPDATE OR DELETE ON artifactd.operation
+    FOR EACH ROW EXECUTE FUNCTION artifactd.guard_operation();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.operation
+    FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_operation();
+
+-- The files of a version stay while it can be read. Checked by the statement, not by the row:
+-- manifests are large.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.guard_files() RETURNS trigger
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+DECLARE v_manifest uuid;
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        RAISE EXCEPTION 'rows of artifactd.% are deleted by the collector only', TG_TABLE_NAME;
+    END IF;
+    SELECT g.manifest_id INTO v_manifest
+      FROM (SELECT DISTINCT manifest_id FROM changed) c
+      JOIN generation g ON g.generation_id = c.manifest_id OR (g.manifest_id = c.manifest_id AND g.manifest_id <> g.generation_id)
+     WHERE g.state = 'published' AND g.collecting_at IS NULL LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'the files of manifest % are published and cannot change', v_manifest;
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER guard_delete AFTER DELETE ON artifactd.manifest_file
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
+CREATE TRIGGER guard_update AFTER UPDATE ON artifactd.manifest_file
+    REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.manifest_file
+    FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.artifact
+    FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
 
 -- +goose Down
 DROP TRIGGER guard ON artifactd.pointer;
 DROP TRIGGER guard_truncate ON artifactd.pointer;
 DROP TRIGGER guard ON artifactd.generation;
 DROP TRIGGER guard_truncate ON artifactd.generation;
-DROP FUNCTION artifactd.guard_generation, artifactd.guard_pointer, artifactd.authenticate,
+DROP TRIGGER guard ON artifactd.installation;
+DROP TRIGGER guard_truncate ON artifactd.installation;
+DROP TRIGGER guard ON artifactd.operation;
+DROP TRIGGER guard_truncate ON artifactd.operation;
+DROP TRIGGER guard_delete ON artifactd.manifest_file;
+DROP TRIGGER guard_update ON artifactd.manifest_file;
+DROP TRIGGER guard_truncate ON artifactd.manifest_file;
+DROP TRIGGER guard_truncate ON artifactd.artifact;
+DROP FUNCTION artifactd.guard_files, artifactd.guard_operation, artifactd.guard_installation,
+    artifactd.guard_generation, artifactd.guard_pointer, artifactd.authenticate,
     artifactd.revoke_access_token, artifactd.create_access_token, artifactd.claim_key_prefix;

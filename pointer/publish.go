@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -40,7 +42,7 @@ func (c *Catalogue) Publish(ctx context.Context, req PublishRequest) ([]Publishe
 	for _, sealed := range []bool{false, true} {
 		err = c.decide(ctx, publishSQL, append(args, sealed, InlineSealFiles), &status, &answer)
 		if err != nil {
-			return nil, unknownOutcome(req.OperationID, err)
+			return nil, unknownOutcome(req.OperationID, badMetadata(err))
 		}
 		if status != "needs-seal" {
 			break
@@ -56,6 +58,16 @@ func (c *Catalogue) Publish(ctx context.Context, req PublishRequest) ([]Publishe
 		c.changes.announce(v.Pointer)
 	}
 	return versions, err
+}
+
+// badMetadata recognises JSON that Go reads and PostgreSQL cannot hold: what else a publish sends
+// has been checked.
+func badMetadata(err error) error {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && strings.HasPrefix(pgErr.Code, "22") {
+		return &InvalidError{Field: "metadata", Detail: "PostgreSQL cannot store this JSON: " + pgErr.Message}
+	}
+	return err
 }
 
 // publishArgs validates a request and turns it into the column arrays of the database's function.
@@ -83,6 +95,9 @@ func publishArgs(req *PublishRequest) ([]any, error) {
 		}
 		if err := checkMetadata(field("metadata"), l.Metadata); err != nil {
 			return nil, err
+		}
+		if l.FileCount != nil && (*l.FileCount < 0 || *l.FileCount > MaxFiles) {
+			return nil, &InvalidError{Field: field("file_count"), Detail: fmt.Sprintf("a generation has at most %d files", MaxFiles)}
 		}
 		ids[i], epochs[i], generations[i] = l.LeaseID, l.Token.Epoch, l.Token.Generation
 		counts[i], revisions[i] = l.FileCount, l.SourceRevision
@@ -165,8 +180,6 @@ func publishAnswer(operation uuid.UUID, status string, answer []byte) ([]Publish
 		return nil, ErrOperationMismatch
 	case "lease-not-found":
 		return nil, ErrLeaseNotFound
-	case "epoch-superseded":
-		return nil, &RefusedError{OperationID: operation, Refusals: []Refusal{{Reason: ReasonEpochSuperseded}}}
 	case "duplicate-pointer":
 		return nil, &InvalidError{Field: "leases", Detail: "two of these leases are of the same pointer; a publish names each pointer once"}
 	case "pointer-not-found":

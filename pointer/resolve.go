@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -267,6 +269,9 @@ type headRequest struct {
 const headsTimeout = 10 * time.Second
 
 func (b *headBatcher) get(ctx context.Context, name string) (head, error) {
+	if strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name) {
+		return head{}, ErrPointerNotFound // no text the database can hold; it would spoil the whole batch
+	}
 	r := &headRequest{name: name, done: make(chan struct{})}
 	b.mu.Lock()
 	b.waiting = append(b.waiting, r)

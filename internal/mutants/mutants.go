@@ -50,7 +50,7 @@ var mutants = []mutant{
 	{
 		name: "the token is not compared",
 		file: leases,
-		old:  "        WHEN g.epoch <> token_epoch OR g.generation <> token_generation THEN 'token-mismatch'\n",
+		old:  "        WHEN g.epoch IS DISTINCT FROM token_epoch\n          OR g.generation IS DISTINCT FROM token_generation THEN 'token-mismatch'\n",
 		new:  "",
 		pkg:  "./pointer", run: "ScheduleU8|ScheduleU4",
 	},

@@ -1,0 +1,58 @@
+# artifactd. `make help` lists the targets; `make dev` is the one to try first.
+
+BIN      := $(CURDIR)/.cache/bin
+GO       ?= go
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -X main.version=$(VERSION)
+TOOLMOD  := -modfile=tools/go.mod
+# The MinIO server is a test tool: installed into the checkout, never linked.
+MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
+MINIO_STAMP   := $(BIN)/.minio-$(MINIO_VERSION)
+DEV_FLAGS     ?=
+# One test binary may start several servers; race mode is slow on two cores.
+TEST_TIMEOUT  ?= 25m
+TEST_FLAGS    ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help dev build test lint generate bench vuln clean postgres minio
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+dev: postgres build ## Postgres, S3 and the service on this machine, nothing to configure
+	@exec $(BIN)/artifactd dev $(DEV_FLAGS)
+
+build: ## build .cache/bin/artifactd
+	@mkdir -p $(BIN)
+	@$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/artifactd ./cmd/artifactd
+
+test: postgres minio ## all tests, with the race detector, against real servers
+	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
+
+lint: ## gofmt, vet, staticcheck, generated code is current, no test is skipped
+	@sh scripts/lint.sh
+
+generate: ## write the generated code anew
+	$(GO) generate ./...
+
+bench: postgres ## speed against bare echo, pgbench and raw PUTs, as ratios
+	$(GO) run ./internal/bench
+
+vuln: ## known vulnerabilities (govulncheck; needs its database on the network)
+	@echo "govulncheck asks the Go vulnerability database, which not every network reaches;" >&2
+	@echo "on such a network this target fails and says nothing about the code." >&2
+	$(GO) tool $(TOOLMOD) govulncheck ./...
+
+clean: ## remove what was built here (.cache); data of make dev stays in .artifactd
+	rm -rf .cache
+
+postgres:
+	@sh scripts/postgres.sh
+
+minio: $(MINIO_STAMP)
+
+$(MINIO_STAMP):
+	@mkdir -p $(BIN)
+	@echo "installing the MinIO server for tests (minutes, the first time)" >&2
+	CGO_ENABLED=0 GOBIN=$(BIN) $(GO) install github.com/minio/minio@$(MINIO_VERSION)
+	@rm -f $(BIN)/.minio-* && touch $@

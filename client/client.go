@@ -1,0 +1,147 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/artifactd/artifactd/api/types"
+)
+
+// DefaultParallel is how many files are uploaded or downloaded at once unless told otherwise.
+const DefaultParallel = 4
+
+// Options of a [Client]. The zero value is good.
+type Options struct {
+	// HTTPClient replaces the client's own. It must not follow redirects with credentials (see
+	// [New]) and should have no overall timeout.
+	HTTPClient *http.Client
+	// UserAgent is sent with every request to the service.
+	UserAgent string
+	// Parallel is the number of files moved at once; 0 means [DefaultParallel].
+	Parallel int
+}
+
+// Client talks to one service. It is safe for concurrent use.
+type Client struct {
+	base     *url.URL
+	token    string
+	agent    string
+	parallel int
+	http     *http.Client
+	raw      *types.Client
+	// met: the service has answered at least once.
+	met atomic.Bool
+}
+
+// New makes a client of the service at baseURL. token is the access token; empty means that only
+// public pointers can be read. The token is sent to the service alone, never to its object store.
+func New(baseURL, token string, o Options) (*Client, error) {
+	base, err := url.Parse(baseURL)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.RawQuery != "" {
+		return nil, fmt.Errorf("the service's address must be an http or https URL, not %q", baseURL)
+	}
+	base.Path = strings.TrimSuffix(base.Path, "/")
+	c := &Client{base: base, token: token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient}
+	if c.parallel <= 0 {
+		c.parallel = DefaultParallel
+	}
+	if c.http == nil {
+		c.http = newHTTPClient(c.parallel)
+	}
+	c.raw, err = types.NewClient(base.String(), types.WithHTTPClient(c))
+	return c, err
+}
+
+// Do sends a request to the service with its credentials. It makes a Client the transport of the
+// raw one in package types.
+func (c *Client) Do(req *http.Request) (*http.Response, error) {
+	c.authorize(req)
+	resp, err := send(c.http, req)
+	var t *TransportError
+	if err == nil {
+		c.met.Store(true)
+	} else if errors.As(err, &t) {
+		t.unmet = !c.met.Load()
+	}
+	return resp, err
+}
+
+func (c *Client) authorize(req *http.Request) {
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if c.agent != "" {
+		req.Header.Set("User-Agent", c.agent)
+	}
+}
+
+// Close gives idle connections back.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// resolve makes a URL from an answer absolute.
+func (c *Client) resolve(ref string) (*url.URL, error) {
+	u, err := c.base.Parse(ref)
+	if err != nil {
+		return nil, fmt.Errorf("the service answered a bad URL: %w", err)
+	}
+	// Behind a proxy that serves the API below a path, the service's own paths lack it.
+	if strings.HasPrefix(ref, "/") && c.base.Path != "" && !strings.HasPrefix(ref, c.base.Path+"/") {
+		return url.Parse(c.base.String() + ref)
+	}
+	return u, nil
+}
+
+// own reports whether a URL is the service's, so that our credentials may go there.
+func (c *Client) own(u *url.URL) bool {
+	return u.Scheme == c.base.Scheme && u.Host == c.base.Host && !signed(u)
+}
+
+// answer reads a whole JSON answer, or the problem document in its place.
+func answer[T any](resp *http.Response, err error) (T, error) {
+	var v T
+	if err != nil {
+		return v, err
+	}
+	defer drain(resp)
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return v, problemFrom(resp)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
+		var syntax *json.SyntaxError
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &syntax) || errors.As(err, &kind) {
+			return v, fmt.Errorf("%s did not answer as artifactd does: %w", resp.Request.URL.Host, err)
+		}
+		return v, &TransportError{Host: resp.Request.URL.Host, Err: err}
+	}
+	return v, nil
+}
+
+// nothing reads an answer without content.
+func nothing(resp *http.Response, err error) (struct{}, error) {
+	if err != nil {
+		return struct{}{}, err
+	}
+	defer drain(resp)
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return struct{}{}, problemFrom(resp)
+	}
+	return struct{}{}, nil
+}
+
+// get repeats a call that may be repeated and reads its JSON answer.
+func get[T any](ctx context.Context, call func(context.Context) (*http.Response, error)) (T, error) {
+	return retry(ctx, func(ctx context.Context) (T, error) { return answer[T](call(ctx)) })
+}
+
+// do is get for calls that answer nothing.
+func do(ctx context.Context, call func(context.Context) (*http.Response, error)) error {
+	_, err := retry(ctx, func(ctx context.Context) (struct{}, error) { return nothing(call(ctx)) })
+	return err
+}

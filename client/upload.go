@@ -1,0 +1,238 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/artifactd/artifactd/api/types"
+)
+
+// MaxStageFiles is how many files the service takes in one staging call.
+const MaxStageFiles = 1000
+
+// continueAbove is the size in bytes from which the service is asked whether it wants a body at all.
+const continueAbove = 1 << 20
+
+// StageFiles declares up to [MaxStageFiles] files of the lease's manifest. A file that comes back
+// without Upload needs no bytes.
+func (c *Client) StageFiles(ctx context.Context, l Lease, files []Source) ([]types.StagedFile, error) {
+	body := types.StageRequest{Token: l.Token, Files: make([]types.StageFile, len(files))}
+	for i, f := range files {
+		body.Files[i] = types.StageFile{Path: f.Path, Digest: f.Digest, Size: f.Size}
+		if f.MediaType != "" {
+			body.Files[i].MediaType = &files[i].MediaType
+		}
+	}
+	staged, err := get[types.StageResponse](ctx, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.StageFiles(ctx, l.LeaseId, body)
+	})
+	if err == nil && len(staged.Files) != len(files) {
+		err = fmt.Errorf("the service answered %d staged files for %d", len(staged.Files), len(files))
+	}
+	return staged.Files, err
+}
+
+// UploadAll stages files and moves the bytes that the service does not have, several at once.
+// progress, when not nil, is told how many bytes more are there; a negative number takes some back
+// for an attempt that failed. It may be called by several goroutines at once.
+func (c *Client) UploadAll(ctx context.Context, l Lease, files []Source, progress func(int64)) error {
+	if progress == nil {
+		progress = func(int64) {}
+	}
+	for len(files) > 0 {
+		batch := files[:min(len(files), MaxStageFiles)]
+		files = files[len(batch):]
+		staged, err := c.StageFiles(ctx, l, batch)
+		if err != nil {
+			return err
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(c.parallel)
+		started := map[types.Uuid]bool{} // two paths may share one artifact
+		for i, s := range staged {
+			if s.Upload == nil || started[s.ArtifactId] {
+				progress(batch[i].Size)
+				continue
+			}
+			started[s.ArtifactId] = true
+			group.Go(func() error {
+				if err := c.uploadStaged(ctx, l, s, batch[i], progress); err != nil {
+					return fmt.Errorf("upload %s: %w", s.Path, err)
+				}
+				return nil
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// uploadStaged moves one file. A URL that expired meanwhile is replaced by staging again.
+func (c *Client) uploadStaged(ctx context.Context, l Lease, s types.StagedFile, src Source, progress func(int64)) error {
+	err := c.Upload(ctx, s, src, progress)
+	if err == nil || !staleURL(err, s.Upload) {
+		return err
+	}
+	again, err := c.StageFiles(ctx, l, []Source{src})
+	if err != nil {
+		return err
+	}
+	if again[0].Upload == nil {
+		progress(src.Size)
+		return nil
+	}
+	return c.Upload(ctx, again[0], src, progress)
+}
+
+// staleURL reports whether a refused upload may have been refused for its URL's age.
+func staleURL(err error, u *types.Upload) bool {
+	var s *StoreError
+	return errors.As(err, &s) && s.Status == http.StatusForbidden || errors.Is(err, ErrNotUploaded) && time.Now().After(u.ExpiresAt)
+}
+
+// Upload sends the bytes of one staged file to where staging said, and has them proved. The bytes go
+// to the store by the presigned URL with exactly the given headers and without our credentials, or
+// through the service when the URL is the service's own.
+func (c *Client) Upload(ctx context.Context, s types.StagedFile, src Source, progress func(int64)) error {
+	if s.Upload == nil {
+		return nil
+	}
+	if progress == nil {
+		progress = func(int64) {}
+	}
+	if s.Upload.Kind != "single" || s.Upload.Url == nil {
+		return fmt.Errorf("the service asks for an upload of kind %q, which this client does not know; use a newer one", s.Upload.Kind)
+	}
+	target, err := c.resolve(*s.Upload.Url)
+	if err != nil {
+		return err
+	}
+	own := c.own(target)
+	if _, err := retry(ctx, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, c.put(ctx, target, own, s.Upload, src, progress)
+	}); err != nil {
+		return err
+	}
+	if own {
+		return nil // the service proved them on their way
+	}
+	_, err = get[types.Artifact](ctx, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CompleteArtifact(ctx, s.ArtifactId, types.CompleteRequest{})
+	})
+	return err
+}
+
+// put sends the bytes once. Keys are never reused, so a store that already has the object got it
+// from an earlier attempt whose answer was lost; completing proves it.
+func (c *Client) put(ctx context.Context, target *url.URL, own bool, u *types.Upload, src Source, progress func(int64)) error {
+	body, err := src.Open()
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	counted := newCountedBody(body, src.Size, progress)
+	req, err := putRequest(ctx, target, u, src.Size, counted)
+	if err != nil {
+		return err
+	}
+	var resp *http.Response
+	if own {
+		if src.Size > continueAbove {
+			req.Header.Set("Expect", "100-continue")
+		}
+		resp, err = c.Do(req)
+	} else {
+		resp, err = send(c.http, req)
+	}
+	if err != nil {
+		counted.takeBack()
+		if changed := counted.fault.Load(); changed != nil {
+			return *changed
+		}
+		return err
+	}
+	defer drain(resp)
+	switch {
+	case resp.StatusCode >= 200 && resp.StatusCode <= 299, resp.StatusCode == http.StatusPreconditionFailed && !own:
+		counted.finish()
+		return nil
+	case own:
+		err = problemFrom(resp)
+	default:
+		err = storeError(resp)
+	}
+	counted.takeBack()
+	return err
+}
+
+func putRequest(ctx context.Context, target *url.URL, u *types.Upload, size int64, body io.Reader) (*http.Request, error) {
+	method := http.MethodPut
+	if u.Method != nil {
+		method = *u.Method
+	}
+	if size == 0 {
+		body = http.NoBody
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range u.Headers {
+		if http.CanonicalHeaderKey(name) == "Host" {
+			req.Host = value
+			continue
+		}
+		req.Header.Set(name, value)
+	}
+	req.ContentLength = size
+	return req, nil
+}
+
+// countedBody tells progress, and refuses a source that is shorter or longer than it was. The
+// transport may still read it when the answer is here already.
+type countedBody struct {
+	r     io.Reader
+	tell  func(int64)
+	left  atomic.Int64
+	told  atomic.Int64
+	fault atomic.Pointer[error]
+}
+
+func newCountedBody(r io.Reader, size int64, tell func(int64)) *countedBody {
+	b := &countedBody{r: r, tell: tell}
+	b.left.Store(size)
+	return b
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	left := b.left.Add(-int64(n))
+	b.told.Add(int64(n))
+	b.tell(int64(n))
+	if left < 0 || err == io.EOF && left > 0 {
+		err = ErrSourceChanged
+	}
+	if err != nil && err != io.EOF {
+		b.fault.Store(&err)
+	}
+	return n, err
+}
+
+func (b *countedBody) takeBack() { b.tell(-b.told.Swap(0)) }
+
+// finish counts what the store did not ask for, because it had the object.
+func (b *countedBody) finish() {
+	if left := b.left.Load(); left > 0 {
+		b.tell(left)
+	}
+}

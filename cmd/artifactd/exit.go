@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/artifactd/artifactd/client"
+)
+
+// Exit codes. Scripts rely on them; they never change their meaning.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNotAllowed  = 4
+	exitNotFound    = 10
+	exitLeaseHeld   = 11 // or the wait for it timed out
+	exitLeaseLost   = 12 // or the publish was refused
+	exitMismatch    = 13 // bytes that do not match their digest or size
+	exitUnavailable = 14 // service, database or store
+	exitPartial     = 15 // gc and verify: done in part
+	exitUnknown     = 16 // the outcome of a publish is not known
+)
+
+// Errors of the command line itself.
+var (
+	errUsage       = errors.New("usage")
+	errPartial     = errors.New("not everything could be done")
+	errUnavailable = errors.New("backend unavailable")
+	errNotFound    = errors.New("not found")
+)
+
+// outcome is what a kind of error means to whoever runs the program: an exit code, and what to do
+// next where the error itself does not say it.
+type outcome struct {
+	target error
+	code   int
+	hint   string
+}
+
+// outcomes is searched from the top.
+var outcomes = []outcome{
+	{errUsage, exitUsage, ""},
+	{errPartial, exitPartial, ""},
+	{client.ErrOutcomeUnknown, exitUnknown, "run the same command again with --operation-id set to that id: it is told, or done, once"},
+	{client.ErrUnauthenticated, exitNotAllowed, "give a valid access token with --token, ARTIFACTD_TOKEN or the client.env of `artifactd dev`"},
+	{client.ErrForbidden, exitNotAllowed, "use an access token whose scope and names cover this"},
+	{client.ErrLeaseHeld, exitLeaseHeld, "wait for it with --wait, or end it with `artifactd lease break`"},
+	{client.ErrPublishRefused, exitLeaseLost, ""},
+	{client.ErrOperationMismatch, exitLeaseLost, "nothing was changed; take a new --operation-id for a new request"},
+	{client.ErrLeaseLost, exitLeaseLost, "publish again: a new lease starts over, and uploaded bytes are found again"},
+	{client.ErrDigestMismatch, exitMismatch, ""},
+	{client.ErrSizeMismatch, exitMismatch, ""},
+	{client.ErrPointerNotFound, exitNotFound, "see `artifactd pointer ls`; `artifactd pointer create` makes one"},
+	{client.ErrNothingPublished, exitNotFound, "publish something under this name first"},
+	{client.ErrPointerRetired, exitNotFound, "`artifactd pointer create` with the same name goes on with it"},
+	{client.ErrLeaseNotFound, exitNotFound, ""},
+	{client.ErrArtifactNotFound, exitNotFound, ""},
+	{client.ErrVersionNotFound, exitNotFound, "see `artifactd history`"},
+	{client.ErrFileNotFound, exitNotFound, "see `artifactd resolve`"},
+	{client.ErrOperationNotFound, exitNotFound, ""},
+	{client.ErrNotFound, exitNotFound, ""},
+	{errNotFound, exitNotFound, ""},
+	{client.ErrInvalidRequest, exitUsage, ""},
+	{client.ErrHistoryChanged, exitUnavailable, "an operator must look at the service's database first"},
+	{client.ErrUnavailable, exitUnavailable, "try again; `/readyz` of the service says what it lacks"},
+	{errUnavailable, exitUnavailable, ""},
+	{fs.ErrPermission, exitFailed, ""},
+	{context.Canceled, exitFailed, ""},
+}
+
+// outcomeOf finds what an error means.
+func outcomeOf(err error) outcome {
+	for _, o := range outcomes {
+		if errors.Is(err, o.target) {
+			return o
+		}
+	}
+	var transport *client.TransportError
+	if errors.As(err, &transport) {
+		return outcome{code: exitUnavailable, hint: "is the service running there? see --url, or start one with `artifactd dev`"}
+	}
+	var store *client.StoreError
+	if errors.As(err, &store) {
+		return outcome{code: exitUnavailable, hint: "try again; the object store refused or could not answer"}
+	}
+	return outcome{code: exitFailed}
+}
+
+// complaint is an error as one line that ends with what to do next.
+func complaint(err error) string {
+	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text = strings.TrimPrefix(text, errUsage.Error()+": ")
+	if errors.Is(err, context.Canceled) && !strings.Contains(text, ";") {
+		return "interrupted"
+	}
+	if hint := outcomeOf(err).hint; hint != "" && !strings.Contains(text, hint) {
+		text += "; " + hint
+	}
+	return text
+}

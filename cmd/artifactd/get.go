@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/artifactd/artifactd/api/types"
+	"github.com/artifactd/artifactd/client"
+)
+
+func (p *Program) getCommand() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "get NAME [PATH]",
+		Short: "Download the current version, or one file of it",
+		Long: `Download the current version, or one file of it. Bytes are verified against their published digest
+before anything takes the place of a file that exists. -O names a file, a folder or, as "-", standard
+output; without it files go to the current folder under their own names. What goes to standard
+output, or to anything that is not a regular file, is verified too, but cannot be taken back: check
+the exit code.`,
+		Example: "  artifactd get acme.reports.daily\n  artifactd get acme.site index.html -O - | head",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := ""
+			if len(args) == 2 {
+				path = args[1]
+			}
+			return p.get(cmd.Context(), args[0], path, out)
+		},
+	}
+	cmd.Flags().StringVarP(&out, "out", "O", "", `file, folder, or "-" for standard output`)
+	return p.clientCommand(cmd)
+}
+
+func (p *Program) get(ctx context.Context, name, path, out string) error {
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	version, err := c.Resolve(ctx, name)
+	if err != nil {
+		return err
+	}
+	files, err := chosenFiles(ctx, c, version, path)
+	if err != nil {
+		return err
+	}
+	var total int64
+	for _, f := range files {
+		total += f.Size
+	}
+	bar := p.progress("receiving", total)
+	defer bar.stop()
+	single := path != "" || len(files) == 1
+	switch {
+	case out == "-" && !single:
+		return fmt.Errorf("%w: version %s has %d files; name one of them to write it to standard output", errUsage, version.Version, len(files))
+	case out == "-":
+		return c.Download(ctx, files[0], p.Stdout, bar.add)
+	case single && !isFolder(out):
+		return getOne(ctx, c, files[0], fileDestination(out, files[0].Path), bar)
+	case single:
+		return getOne(ctx, c, files[0], filepath.Join(out, filepath.Base(filepath.FromSlash(files[0].Path))), bar)
+	}
+	return getAll(ctx, c, files, out, bar)
+}
+
+// chosenFiles are the files asked for: the one at path, or all of the version.
+func chosenFiles(ctx context.Context, c *client.Client, v types.ResolvedVersion, path string) ([]types.File, error) {
+	var chosen []types.File
+	keep := func(f types.File) {
+		if path == "" || f.Path == path {
+			chosen = append(chosen, f)
+		}
+	}
+	if !v.FilesTruncated {
+		for _, f := range v.Files {
+			keep(f)
+		}
+	} else {
+		for f, err := range c.Files(ctx, v.Name, v.Version) {
+			if err != nil {
+				return nil, err
+			}
+			keep(f)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: version %s of %s has no file %q", client.ErrFileNotFound, v.Version, v.Name, path)
+	}
+	return chosen, nil
+}
+
+// isFolder reports whether -O names a folder: one that exists, or any name that ends in a slash.
+func isFolder(out string) bool {
+	if strings.HasSuffix(out, "/") || strings.HasSuffix(out, string(filepath.Separator)) {
+		return true
+	}
+	info, err := os.Stat(out)
+	return err == nil && info.IsDir()
+}
+
+func fileDestination(out, path string) string {
+	if out != "" {
+		return out
+	}
+	return filepath.Base(filepath.FromSlash(path))
+}
+
+// getOne downloads a file beside its destination and renames it into place. A destination that
+// exists and is not a regular file (a device, a pipe) is written to instead: renaming would replace it.
+func getOne(ctx context.Context, c *client.Client, f types.File, dest string, bar *bar) error {
+	if real, err := filepath.EvalSymlinks(dest); err == nil {
+		dest = real // a link stays one; what it points to is replaced
+	}
+	mode := fs.FileMode(0)
+	switch info, err := os.Stat(dest); {
+	case err == nil && info.Mode().IsRegular():
+		mode = info.Mode().Perm()
+	case err == nil && info.IsDir():
+		return fmt.Errorf("%w: %s is a folder; end it in a slash to put the file into it", errUsage, dest)
+	case err == nil:
+		return getInto(ctx, c, f, dest, bar)
+	}
+	dir, base := filepath.Split(dest)
+	if dir == "" {
+		dir = "."
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	temp := temporaryName(base)
+	if err := getVerified(ctx, c, f, root, temp, bar); err != nil {
+		return err
+	}
+	return place(root, temp, base, mode)
+}
+
+// place gives a verified file its name.
+func place(root *os.Root, temp, name string, mode fs.FileMode) error {
+	err := func() error {
+		if mode != 0 {
+			if err := root.Chmod(temp, mode); err != nil {
+				return err
+			}
+		}
+		return root.Rename(temp, name)
+	}()
+	if err != nil {
+		_ = root.Remove(temp) // the error that counts is the one before
+	}
+	return err
+}
+
+func getInto(ctx context.Context, c *client.Client, f types.File, dest string, bar *bar) (err error) {
+	w, err := os.OpenFile(dest, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := w.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return c.Download(ctx, f, w, bar.add)
+}
+
+// getVerified downloads f as temp, which is gone again when that fails.
+func getVerified(ctx context.Context, c *client.Client, f types.File, root *os.Root, temp string, bar *bar) (err error) {
+	w, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := w.Close(); err == nil {
+			err = closeErr
+		}
+		if err != nil {
+			_ = root.Remove(temp) // the error that counts is the one before
+		}
+	}()
+	if err := c.Download(ctx, f, w, bar.add); err != nil {
+		return err
+	}
+	return w.Sync()
+}
+
+// getAll downloads every file of a version into dir. All are verified in a folder of their own
+// before the first is renamed into place. Paths come from whoever published: os.Root keeps them, and
+// links that lie in dir already, from leading out of it.
+func getAll(ctx context.Context, c *client.Client, files []types.File, dir string, bar *bar) (err error) {
+	if dir == "" {
+		dir = "."
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	staging := temporaryName("get")
+	if err := root.Mkdir(staging, 0o700); err != nil {
+		return err
+	}
+	defer func() {
+		if removeErr := root.RemoveAll(staging); err == nil {
+			err = removeErr
+		}
+	}()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(client.DefaultParallel)
+	for i, f := range files {
+		group.Go(func() error { return getVerified(ctx, c, f, root, stagedName(staging, i), bar) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for i, f := range files {
+		if err := placeBelow(root, stagedName(staging, i), f.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stagedName(staging string, i int) string { return fmt.Sprintf("%s/%d", staging, i) }
+
+func placeBelow(root *os.Root, temp, path string) error {
+	name := filepath.FromSlash(path)
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("the version has a file %q, which leads out of the folder; get it by name with -O", path)
+	}
+	if dir := filepath.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+	}
+	mode := fs.FileMode(0)
+	switch info, err := root.Lstat(name); {
+	case err == nil && info.Mode().IsRegular():
+		mode = info.Mode().Perm()
+	case err == nil:
+		return fmt.Errorf("%s is there and is not a regular file; move it away or choose another folder", name)
+	}
+	return place(root, temp, name, mode)
+}

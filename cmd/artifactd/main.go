@@ -1,0 +1,27 @@
+// Command artifactd publishes immutable artifacts behind fenced pointers: the service, everything
+// it needs on one machine (`artifactd dev`), and the command line for it.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/artifactd/artifactd/internal/devstack"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	// `dev` starts this program again as its servers' child process.
+	devstack.RunChild()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p := Program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}
+	// After the first signal the next one ends the program at once, as it does without us.
+	context.AfterFunc(ctx, stop)
+	code := p.Run(ctx)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// table collects rows of text for a person.
+type table struct{ w *tabwriter.Writer }
+
+func (t *table) row(cells ...any) {
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = printable(fmt.Sprint(c))
+	}
+	fmt.Fprintln(t.w, strings.Join(texts, "\t"))
+}
+
+// print writes v as JSON, or what rows puts into a table.
+func (p *Program) print(v any, rows func(*table)) error {
+	if p.format == "json" {
+		enc := json.NewEncoder(p.Stdout)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		return enc.Encode(v)
+	}
+	t := &table{w: tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)}
+	rows(t)
+	return t.w.Flush()
+}
+
+// printable keeps text that strangers wrote (holders, paths, labels) from steering the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || !unicode.IsPrint(r) && r != ' ' {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+}
+
+// size is a number of bytes for a person.
+func size(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, name := float64(n), ""
+	for _, name = range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if value /= unit; value < unit {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", value, name)
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactd/artifactd/client"
+)
+
+// Program is one run of the command line. Nothing in it is global, so that a test runs as many as
+// it likes at once.
+type Program struct {
+	Args           []string // without the program's name
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Environ        []string // KEY=value, as os.Environ
+
+	root *cobra.Command
+	// running is set once flags and arguments are known to be good; errors before that are usage.
+	running bool
+
+	// Flags that several commands have.
+	data   string
+	format string
+	remote remote
+}
+
+// defaultData is the folder of `dev`, in the current one.
+const defaultData = ".artifactd"
+
+// remote is how the service is reached.
+type remote struct{ url, token string }
+
+// Run runs the command and returns the exit code. Data goes to Stdout, everything else to Stderr.
+func (p *Program) Run(ctx context.Context) int {
+	p.root = p.command()
+	p.root.SetArgs(p.Args)
+	p.root.SetIn(p.Stdin)
+	p.root.SetOut(p.Stdout)
+	p.root.SetErr(p.Stderr)
+	err := p.root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if !p.running {
+		err = fmt.Errorf("%w: %w; see `artifactd help`", errUsage, err)
+	}
+	fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(err))
+	return outcomeOf(err).code
+}
+
+func (p *Program) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "artifactd",
+		Short: "Publish immutable artifacts behind fenced pointers",
+		Long: `artifactd publishes files under names ("pointers") so that readers only ever see a whole, verified
+version from the worker that was entitled to publish it. "artifactd dev" runs everything on this
+machine; the other commands find it by themselves.
+
+Every flag can be set by environment too: --s3-bucket is ARTIFACTD_S3_BUCKET.
+
+Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease held or wait timed out,
+12 lease lost or publish refused, 13 digest mismatch, 14 backend unavailable, 15 partial (gc),
+16 outcome unknown.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.settle(cmd); err != nil {
+				return err
+			}
+			p.running = true
+			return nil
+		},
+	}
+	root.PersistentFlags().StringVar(&p.data, "data", defaultData, "folder of `artifactd dev`, and where its client.env is found")
+	root.PersistentFlags().StringVarP(&p.format, "output", "o", "table", "table or json")
+	root.AddCommand(p.devCommand(), p.serveCommand(), p.migrateCommand(), p.tokenCommand())
+	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.getCommand(), p.resolveCommand(), p.historyCommand(),
+		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.healthCommand(), p.versionCommand())
+	return root
+}
+
+func (p *Program) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this program", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return p.print(map[string]string{"version": version}, func(t *table) { t.row(version) })
+		},
+	}
+}
+
+// clientCommand marks a command that talks to a service, so that it has the flags for it and reads
+// client.env.
+func (p *Program) clientCommand(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&p.remote.url, "url", "", "the service, for example https://artifacts.example.com")
+	cmd.Flags().StringVar(&p.remote.token, "token", "", "access token (better given by environment)")
+	return withClientEnv(cmd)
+}
+
+// client makes the client that the flags describe.
+func (p *Program) client() (*client.Client, error) {
+	if p.remote.url == "" {
+		return nil, fmt.Errorf("%w: no service given and no %s found in %s; start one with `artifactd dev`, or give --url and --token (ARTIFACTD_URL, ARTIFACTD_TOKEN)", errUsage, clientEnvName, p.data)
+	}
+	return client.New(p.remote.url, p.remote.token, client.Options{UserAgent: "artifactd/" + version})
+}
+
+// logger writes to Stderr, in lines for people or, with -o json, for machines.
+func (p *Program) logger(level slog.Level) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if p.format == "json" {
+		return slog.New(slog.NewJSONHandler(p.Stderr, opts))
+	}
+	return slog.New(slog.NewTextHandler(p.Stderr, opts))
+}
+
+// note tells a person something that is not data.
+func (p *Program) note(format string, args ...any) {
+	fmt.Fprintf(p.Stderr, strings.TrimRight(format, "\n")+"\n", args...)
+}
+
+// stamp is a time as the tables show it.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/artifactd/artifactd/api/types"
+	"github.com/artifactd/artifactd/client"
+)
+
+func decode[T any](t *testing.T, r result) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
+		t.Fatalf("not JSON: %v\n%s", err, r.stdout)
+	}
+	return v
+}
+
+// TestProgram is one instance and everything a person does with it.
+func TestProgram(t *testing.T) {
+	d := startDev(t, filepath.Join(t.TempDir(), "data"))
+	t.Run("publish and get", func(t *testing.T) { publishAndGet(t, d) })
+	t.Run("folders", func(t *testing.T) { folders(t, d) })
+	t.Run("destinations", func(t *testing.T) { destinations(t, d) })
+	t.Run("exit codes", func(t *testing.T) { exitCodes(t, d) })
+	t.Run("stale worker", func(t *testing.T) { staleWorker(t, d) })
+	t.Run("operation ids", func(t *testing.T) { operationIDs(t, d) })
+	t.Run("rollback and retire", func(t *testing.T) { rollbackAndRetire(t, d) })
+	t.Run("access tokens", func(t *testing.T) { accessTokens(t, d) })
+}
+
+func publishAndGet(t *testing.T, d *instance) {
+	dir := t.TempDir()
+	content := strings.Repeat("0123456789abcdef", 1<<16)
+	file := writeFile(t, filepath.Join(dir, "report.bin"), []byte(content))
+	d.run(exitDone, "pointer", "create", "a.report", "--keep-versions", "2", "--label", "team=x")
+	r := d.run(exitDone, "publish", "a.report", file, "--metadata", "commit=4f2a9c1", "--metadata", `{"run": 7}`, "--source-revision", "0", "--holder", "me", "-o", "json")
+	if r.stderr != "" {
+		t.Errorf("not quiet in a pipe: %q", r.stderr)
+	}
+	if p := decode[types.Published](t, r); p.Version != "1.1" || p.Outcome != "published" {
+		t.Errorf("published %+v", p)
+	}
+	v := decode[types.ResolvedVersion](t, d.run(exitDone, "resolve", "a.report", "-o", "json"))
+	if v.Holder != "me" || v.SourceRevision == nil || *v.SourceRevision != 0 || v.Metadata == nil || len(v.Files) != 1 || v.Files[0].Path != "report.bin" {
+		t.Errorf("resolved %+v", v)
+	}
+	var metadata map[string]any
+	if err := json.Unmarshal(*v.Metadata, &metadata); err != nil || metadata["commit"] != "4f2a9c1" || metadata["run"] != float64(7) {
+		t.Errorf("metadata %s, %v", *v.Metadata, err)
+	}
+	copied := filepath.Join(dir, "copy")
+	d.run(exitDone, "get", "a.report", "-O", copied)
+	if readFile(t, copied) != content {
+		t.Error("other bytes came back")
+	}
+	if r := d.run(exitDone, "get", "a.report", "report.bin", "-O", "-"); r.stdout != content {
+		t.Error("other bytes on standard output")
+	}
+	for _, args := range [][]string{{"pointer", "ls", "a."}, {"pointer", "show", "a.report"}, {"history", "a.report"}} {
+		if r := d.run(exitDone, args...); !strings.Contains(r.stdout, "1.1") || r.stderr != "" {
+			t.Errorf("%v printed %q and %q", args, r.stdout, r.stderr)
+		}
+	}
+	if r := d.run(exitDone, "health"); strings.TrimSpace(r.stdout) != "ready" {
+		t.Errorf("health printed %q", r.stdout)
+	}
+}
+
+func folders(t *testing.T, d *instance) {
+	site := t.TempDir()
+	want := map[string]string{"index.html": "<p>", "a/b/c d.txt": "deep", "empty": ""}
+	for path, content := range want {
+		writeFile(t, filepath.Join(site, path), []byte(content))
+	}
+	d.run(exitDone, "pointer", "create", "a.site")
+	d.run(exitDone, "publish", "a.site", site)
+	out := filepath.Join(t.TempDir(), "out")
+	d.run(exitDone, "get", "a.site", "-O", out)
+	for path, content := range want {
+		if got := readFile(t, filepath.Join(out, path)); got != content {
+			t.Errorf("%s: %q", path, got)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(out, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	d.run(exitDone, "get", "a.site", "a/b/c d.txt", "-O", out+"/flat/")
+	if got := readFile(t, filepath.Join(out, "flat", "c d.txt")); got != "deep" {
+		t.Errorf("got %q", got)
+	}
+	d.run(exitUsage, "get", "a.site", "-O", "-")
+	d.run(exitNotFound, "get", "a.site", "no/such")
+	// A link is not followed out of the folder, nor left out in silence.
+	if err := os.Symlink("/etc/hostname", filepath.Join(site, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if r := d.run(exitUsage, "publish", "a.site", site); !strings.Contains(r.stderr, "link is not a regular file") {
+		t.Errorf("stderr %q", r.stderr)
+	}
+	// Two files of one name.
+	one, two := writeFile(t, filepath.Join(t.TempDir(), "x"), nil), writeFile(t, filepath.Join(t.TempDir(), "x"), nil)
+	d.run(exitUsage, "publish", "a.site", one, two)
+	d.run(exitUsage, "publish", "a.site", t.TempDir())
+	d.run(exitFailed, "publish", "a.site", filepath.Join(site, "missing"))
+	// A folder in the way of a link leads nowhere else.
+	trap, outside := t.TempDir(), t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(trap, "a")); err != nil {
+		t.Fatal(err)
+	}
+	d.run(exitFailed, "get", "a.site", "-O", trap)
+	if left, _ := os.ReadDir(outside); len(left) > 0 {
+		t.Errorf("written outside: %v", left)
+	}
+}
+
+func destinations(t *testing.T, d *instance) {
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "file"), []byte("new"))
+	d.run(exitDone, "pointer", "create", "a.dest")
+	d.run(exitDone, "publish", "a.dest", file)
+	// A file keeps its mode, a link stays a link.
+	target := writeFile(t, filepath.Join(dir, "target"), []byte("old"))
+	if err := os.Chmod(target, 0o751); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	d.run(exitDone, "get", "a.dest", "-O", link)
+	info, err := os.Stat(target)
+	if err != nil || info.Mode().Perm() != 0o751 || readFile(t, target) != "new" {
+		t.Errorf("target: %v, %v", info.Mode(), err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is gone: %v", err)
+	}
+	// A pipe is written to, not replaced.
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan string, 1)
+	go func() {
+		b, _ := os.ReadFile(pipe)
+		read <- string(b)
+	}()
+	d.run(exitDone, "get", "a.dest", "-O", pipe)
+	if got := <-read; got != "new" {
+		t.Errorf("the pipe got %q", got)
+	}
+	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("the pipe is gone: %v", err)
+	}
+}
+
+func exitCodes(t *testing.T, d *instance) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("x"))
+	d.run(exitDone, "pointer", "create", "a.codes")
+	for _, test := range []struct {
+		want int
+		says string
+		args []string
+	}{
+		{exitUsage, "unknown command", []string{"frobnicate"}},
+		{exitUsage, "unknown flag", []string{"resolve", "x", "--frobnicate"}},
+		{exitUsage, "accepts 1 arg", []string{"resolve"}},
+		{exitUsage, "--output", []string{"resolve", "x", "-o", "xml"}},
+		{exitUsage, "name", []string{"resolve", "bad name!"}},
+		{exitUsage, "UUID", []string{"publish", "a.codes", file, "--operation-id", "7"}},
+		{exitUsage, "key=value", []string{"publish", "a.codes", file, "--metadata", "x"}},
+		{exitUsage, "--database-url", []string{"migrate"}},
+		{exitUsage, "--s3-bucket", []string{"serve"}},
+		{exitNotAllowed, "access token", []string{"resolve", "a.codes", "--token", "artd_wrong"}},
+		{exitNotFound, "pointer create", []string{"resolve", "a.nothing"}},
+		{exitNotFound, "publish something", []string{"resolve", "a.codes"}},
+		{exitNotFound, "", []string{"pointer", "show", "a.nothing"}},
+		{exitNotFound, "", []string{"publish", "a.nothing", file}},
+		{exitUnavailable, "is the service running", []string{"resolve", "a.codes", "--url", "http://127.0.0.1:1"}},
+	} {
+		args := append([]string{"--data", d.data}, test.args...)
+		r := run(t, nil, args...)
+		if r.code != test.want || !strings.Contains(r.stderr, test.says) {
+			t.Errorf("%v: exit code %d, want %d; stderr %q", test.args, r.code, test.want, r.stderr)
+		}
+		if r.stdout != "" || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "artifactd: ") {
+			t.Errorf("%v: stdout %q, stderr %q is not one line", test.args, r.stdout, r.stderr)
+		}
+	}
+}
+
+// clientOf is a client of the instance.
+func (d *instance) client() *client.Client {
+	d.t.Helper()
+	env := d.env()
+	c, err := client.New(env["ARTIFACTD_URL"], env["ARTIFACTD_TOKEN"], client.Options{})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(c.Close)
+	return c
+}
+
+// staleWorker is schedule H1 through the client and the command line: a worker whose lease ran out
+// is refused, and its bytes are collected.
+func staleWorker(t *testing.T, d *instance) {
+	c := d.client()
+	d.run(exitDone, "pointer", "create", "a.stale")
+	lease, err := c.Acquire(t.Context(), "a.stale", client.AcquireOptions{Holder: "A", TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("late"))
+	src, err := client.FileSource(t.Context(), late, "f", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.UploadAll(t.Context(), lease, []client.Source{src}, nil); err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("in time"))
+	if r := d.run(exitLeaseHeld, "publish", "a.stale", file); !strings.Contains(r.stderr, `"A"`) && !strings.Contains(r.stderr, "A holds") {
+		t.Errorf("the holder is not named: %q", r.stderr)
+	}
+	if r := d.run(exitDone, "lease", "show", "a.stale"); !strings.Contains(r.stdout, lease.Token) {
+		t.Errorf("lease show printed %q", r.stdout)
+	}
+	d.run(exitDone, "lease", "break", "a.stale")
+	d.run(exitDone, "publish", "a.stale", file, "--wait", "5s")
+	_, err = c.Publish(t.Context(), lease, client.Publication{})
+	var p *client.Problem
+	if !asProblem(err, &p) || p.Code != client.ErrPublishRefused || outcomeOf(err).code != exitLeaseLost {
+		t.Fatalf("the stale publish: %v", err)
+	}
+	if r := d.run(exitDone, "get", "a.stale", "-O", "-"); r.stdout != "in time" {
+		t.Errorf("readers see %q", r.stdout)
+	}
+	r := decode[types.GcRun](t, d.run(exitDone, "gc", "run", "-o", "json"))
+	if r.DeletedObjects != 1 || r.DeletedBytes != 4 {
+		t.Errorf("collected %+v", r)
+	}
+}
+
+func asProblem(err error, p **client.Problem) bool {
+	got, ok := err.(*client.Problem)
+	*p = got
+	return ok
+}
+
+func operationIDs(t *testing.T, d *instance) {
+	dir := t.TempDir()
+	file := writeFile(t, filepath.Join(dir, "f"), []byte("x"))
+	d.run(exitDone, "pointer", "create", "a.op")
+	id := uuid.NewString()
+	first := decode[types.Published](t, d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json"))
+	again := decode[types.Published](t, d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json"))
+	if first != again {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	if r := d.run(exitDone, "history", "a.op", "-o", "json"); strings.Count(r.stdout, `"version"`) != 1 {
+		t.Errorf("history %s", r.stdout)
+	}
+	d.run(exitDone, "pointer", "create", "a.op2")
+	d.run(exitLeaseLost, "publish", "a.op2", file, "--operation-id", id)
+	// A refusal is recorded too.
+	id = uuid.NewString()
+	d.run(exitDone, "publish", "a.op", file, "--source-revision", "5")
+	for range 2 {
+		if r := d.run(exitLeaseLost, "publish", "a.op", file, "--source-revision", "4", "--operation-id", id); !strings.Contains(r.stderr, "source-stale") {
+			t.Errorf("stderr %q", r.stderr)
+		}
+	}
+	// The lease of a failed publish was given back.
+	if r := d.run(exitDone, "lease", "show", "a.op", "-o", "json"); decode[types.LeaseStatus](t, r).Live {
+		t.Errorf("lease %s", r.stdout)
+	}
+}
+
+func rollbackAndRetire(t *testing.T, d *instance) {
+	dir := t.TempDir()
+	d.run(exitDone, "pointer", "create", "a.back")
+	for i := range 2 {
+		d.run(exitDone, "publish", "a.back", writeFile(t, filepath.Join(dir, "f"), fmt.Append(nil, i+1)))
+	}
+	d.run(exitNotFound, "rollback", "a.back", "1.9")
+	d.run(exitLeaseLost, "rollback", "a.back", "1.1", "--current", "1.1")
+	d.run(exitDone, "rollback", "a.back", "1.1")
+	if r := d.run(exitDone, "get", "a.back", "-O", "-"); r.stdout != "1" {
+		t.Errorf("after the rollback readers see %q", r.stdout)
+	}
+	if r := d.run(exitDone, "history", "a.back"); !strings.Contains(r.stdout, "rollback of 1.1") {
+		t.Errorf("history %s", r.stdout)
+	}
+	d.run(exitLeaseLost, "pointer", "retire", "a.back", "--current", "1.1")
+	d.run(exitDone, "pointer", "retire", "a.back")
+	d.run(exitNotFound, "resolve", "a.back")
+	d.run(exitDone, "pointer", "create", "a.back")
+	p := decode[types.Published](t, d.run(exitDone, "publish", "a.back", filepath.Join(dir, "f"), "-o", "json"))
+	if p.Version != "1.4" {
+		t.Errorf("numbers went on at %s", p.Version)
+	}
+}
+
+func accessTokens(t *testing.T, d *instance) {
+	d.run(exitDone, "pointer", "create", "b.x")
+	made := decode[accessToken](t, d.run(exitDone, "token", "create", "reader", "--pattern", "a.*", "--expires-in", "1h", "-o", "json"))
+	d.run(exitDone, "pointer", "ls", "a.", "--token", made.Secret)
+	d.run(exitNotAllowed, "pointer", "create", "a.new", "--token", made.Secret)
+	d.run(exitNotAllowed, "resolve", "b.x", "--token", made.Secret)
+	secret := strings.TrimSpace(d.run(exitDone, "token", "create", "other", "--scope", "publish", "--pattern", "b.x").stdout)
+	d.run(exitNotFound, "resolve", "b.x", "--token", secret)
+	if r := d.run(exitDone, "token", "ls"); !strings.Contains(r.stdout, "reader") || strings.Contains(r.stdout, made.Secret) {
+		t.Errorf("token ls printed %s", r.stdout)
+	}
+	d.run(exitDone, "token", "revoke", made.ID.String())
+	d.run(exitNotFound, "token", "revoke", uuid.NewString())
+	d.run(exitUsage, "token", "revoke", "7")
+	d.run(exitUsage, "token", "create", "x", "--pattern", "a*b")
+	d.run(exitUsage, "token", "create", "x", "--pattern", "*", "--scope", "root")
+	// A replica may believe in a token for moments after its end.
+	deadline := time.Now().Add(10 * time.Second)
+	for run(t, nil, "pointer", "ls", "--data", d.data, "--token", made.Secret).code != exitNotAllowed {
+		if time.Now().After(deadline) {
+			t.Fatal("a revoked token still works")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"mime"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/artifactd/artifactd/api/types"
+	"github.com/artifactd/artifactd/client"
+)
+
+// publishFlags are the flags of `publish`.
+type publishFlags struct {
+	holder         string
+	ttl, wait      time.Duration
+	metadata       []string
+	sourceRevision int64
+	operationID    string
+}
+
+func (p *Program) publishCommand() *cobra.Command {
+	var f publishFlags
+	cmd := &cobra.Command{
+		Use:   "publish NAME PATH...",
+		Short: "Publish files as the new version of a pointer",
+		Long: `Publish files as the new version of a pointer. A file is named by its base name, a folder's files by
+their paths below it. A lease is taken, held while the bytes move and given back if anything fails;
+readers see all of it or nothing.`,
+		Example: "  artifactd publish acme.reports.daily report.pdf\n  artifactd publish acme.site ./public --metadata commit=4f2a9c1",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.publish(cmd, args[0], args[1:], f)
+		},
+	}
+	cmd.Flags().StringVar(&f.holder, "holder", "", "who publishes, for people (default user@host)")
+	cmd.Flags().DurationVar(&f.ttl, "ttl", time.Minute, "how long the lease outlives this command, should it be killed")
+	cmd.Flags().DurationVar(&f.wait, "wait", 0, "how long to wait for somebody else's lease")
+	cmd.Flags().StringArrayVar(&f.metadata, "metadata", nil, "key=value, or a JSON object; can be repeated")
+	cmd.Flags().Int64Var(&f.sourceRevision, "source-revision", 0, "orders sources: older than what is published is refused")
+	cmd.Flags().StringVar(&f.operationID, "operation-id", "", "UUID of this publish, to repeat it safely")
+	return p.clientCommand(cmd)
+}
+
+func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f publishFlags) error {
+	publication, err := f.publication(cmd)
+	if err != nil {
+		return err
+	}
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if publication.OperationID != uuid.Nil {
+		if done, err := p.recorded(cmd.Context(), c, name, publication.OperationID); done || err != nil {
+			return err
+		}
+	}
+	named, total, err := walkSources(paths)
+	if err != nil {
+		return err
+	}
+	bar := p.progress("hashing", total)
+	defer bar.stop()
+	sources, err := hashSources(cmd.Context(), named, bar)
+	if err != nil {
+		return err
+	}
+	bar.next("sending", total)
+	published, err := c.PublishFiles(cmd.Context(), name, sources,
+		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, bar.add)
+	bar.stop()
+	if err != nil {
+		return err
+	}
+	return p.printPublished(name, published)
+}
+
+// recorded answers a repeated publish from its recorded outcome. One that has none yet may still be
+// under way, but no longer takes effect once a new lease is taken, so going on is safe.
+func (p *Program) recorded(ctx context.Context, c *client.Client, name string, id uuid.UUID) (done bool, err error) {
+	op, err := c.Operation(ctx, id)
+	switch {
+	case errors.Is(err, client.ErrOperationNotFound):
+		return false, nil
+	case err != nil:
+		return true, err
+	case op.Outcome != "published":
+		reason := op.Outcome
+		if op.Reason != nil {
+			reason = *op.Reason
+		}
+		return true, fmt.Errorf("%w (%s) is the recorded outcome of operation %s; take a new --operation-id to try anew", client.ErrPublishRefused, reason, id)
+	}
+	for _, v := range op.Versions {
+		if v.Pointer == name {
+			return true, p.printPublished(name, types.Published{Outcome: op.Outcome, OperationId: id, Version: v.Version})
+		}
+	}
+	if len(op.Versions) == 0 && op.Version != nil {
+		return true, p.printPublished(name, types.Published{Outcome: op.Outcome, OperationId: id, Version: *op.Version})
+	}
+	return true, fmt.Errorf("%w: operation %s published something else than %s", client.ErrOperationMismatch, id, name)
+}
+
+func (p *Program) printPublished(name string, published types.Published) error {
+	return p.print(published, func(t *table) {
+		t.row("POINTER", "VERSION", "OUTCOME", "OPERATION")
+		t.row(name, published.Version, published.Outcome, published.OperationId)
+	})
+}
+
+func (f *publishFlags) publication(cmd *cobra.Command) (client.Publication, error) {
+	var pub client.Publication
+	var err error
+	if pub.Metadata, err = parseMetadata(f.metadata); err != nil {
+		return pub, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if cmd.Flags().Changed("source-revision") {
+		pub.SourceRevision = &f.sourceRevision
+	}
+	pub.OperationID, err = parseOperationID(f.operationID)
+	return pub, err
+}
+
+func parseOperationID(s string) (uuid.UUID, error) {
+	if s == "" {
+		return uuid.Nil, nil
+	}
+	id, err := uuid.Parse(s)
+	if err != nil || id == uuid.Nil {
+		return uuid.Nil, fmt.Errorf("%w: --operation-id must be a UUID, not %q", errUsage, s)
+	}
+	return id, nil
+}
+
+// parseMetadata merges key=value pairs and JSON objects, later ones winning. Nothing given is nil.
+func parseMetadata(given []string) (json.RawMessage, error) {
+	if len(given) == 0 {
+		return nil, nil
+	}
+	all := map[string]json.RawMessage{}
+	for _, g := range given {
+		if strings.HasPrefix(strings.TrimSpace(g), "{") {
+			var object map[string]json.RawMessage
+			if err := json.Unmarshal([]byte(g), &object); err != nil {
+				return nil, fmt.Errorf("--metadata is not a JSON object: %w", err)
+			}
+			for k, v := range object {
+				all[k] = v
+			}
+			continue
+		}
+		k, v, ok := strings.Cut(g, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("--metadata must be key=value or a JSON object, not %q", g)
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		all[k] = text
+	}
+	return json.Marshal(all)
+}
+
+// holderOr is who works, for people: what was given, or user@host.
+func holderOr(given string) string {
+	if given != "" {
+		return given
+	}
+	name := "somebody"
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
+
+// namedFile is a file of this machine and its path in the version.
+type namedFile struct{ file, path string }
+
+// walkSources finds the files behind the arguments, and how many bytes they have.
+func walkSources(args []string) (files []namedFile, total int64, err error) {
+	origin := map[string]string{}
+	add := func(file, path string, info fs.FileInfo) error {
+		if other, ok := origin[path]; ok {
+			return fmt.Errorf("%w: %s and %s would both be named %s; publish their folder instead", errUsage, other, file, path)
+		}
+		origin[path] = file
+		files = append(files, namedFile{file, path})
+		total += info.Size()
+		return nil
+	}
+	for _, arg := range args {
+		info, err := os.Stat(arg)
+		if err != nil {
+			return nil, 0, err
+		}
+		if info.IsDir() {
+			err = walkFolder(arg, add)
+		} else {
+			err = add(arg, filepath.Base(filepath.Clean(arg)), info)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+	if len(files) == 0 {
+		return nil, 0, fmt.Errorf("%w: there is no file in %s; a version has at least one", errUsage, strings.Join(args, ", "))
+	}
+	return files, total, nil
+}
+
+// walkFolder adds every file below dir. What is neither a file nor a folder (a link, a socket) is an
+// error: leaving it out in silence would publish something incomplete.
+func walkFolder(dir string, add func(file, path string, info fs.FileInfo) error) error {
+	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%w: %s is not a regular file; replace it by a copy or take it out of the folder", errUsage, file)
+		}
+		rel, err := filepath.Rel(dir, file)
+		if err != nil {
+			return err
+		}
+		return add(file, filepath.ToSlash(rel), info)
+	})
+}
+
+// hashSources reads every file once, as many at a time as there are processors.
+func hashSources(ctx context.Context, files []namedFile, bar *bar) ([]client.Source, error) {
+	sources := make([]client.Source, len(files))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, f := range files {
+		group.Go(func() error {
+			src, err := client.FileSource(ctx, f.file, f.path, func(n int) { bar.add(int64(n)) })
+			src.MediaType = mime.TypeByExtension(filepath.Ext(f.path))
+			sources[i] = src
+			return err
+		})
+	}
+	return sources, group.Wait()
+}

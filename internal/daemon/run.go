@@ -1,0 +1,298 @@
+package daemon
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/artifactd/artifactd/api"
+	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/s3store"
+	"github.com/artifactd/artifactd/gc"
+	"github.com/artifactd/artifactd/migrations"
+	"github.com/artifactd/artifactd/pointer"
+)
+
+// ErrUnavailable wraps what keeps the service from starting and may pass: the database does not
+// answer.
+var ErrUnavailable = errors.New("not available")
+
+// startTimeout bounds what is asked of the database before the service listens.
+const startTimeout = 30 * time.Second
+
+// Options of [Run] that are not configuration.
+type Options struct {
+	// Logger gets what the service has to say. Nil discards it.
+	Logger *slog.Logger
+	// Listener replaces listening on Config.Listen. Run closes it.
+	Listener net.Listener
+	// Ready is called once, with the address that is listened on, when requests are answered.
+	Ready func(net.Addr)
+}
+
+// Run serves until ctx ends, then lets running requests finish within Config.ShutdownGrace. It
+// returns nil after an orderly end. Faults of the configuration are all reported at once.
+func Run(ctx context.Context, c Config, o Options) error {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if o.Listener == nil {
+		l, err := Listen(c.Listen)
+		if err != nil {
+			return err
+		}
+		o.Listener = l
+	}
+	defer o.Listener.Close() // closed by the server already, unless it never started
+	s, err := assemble(ctx, c, o.Logger)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return s.serve(ctx, c, o)
+}
+
+// Listen listens on host:port and says what to do when it cannot.
+func Listen(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s is in use by another program: stop that one, or choose another port with --listen (port 0 picks a free one)", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listening on %s is not allowed to this user: choose a port above 1023 with --listen", address)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return l, nil
+}
+
+// service is everything that runs.
+type service struct {
+	pool      *pgxpool.Pool
+	store     *s3store.Store
+	collector *gc.Collector
+	api       *api.Server
+}
+
+// assemble makes the parts, from the database up, and checks that they fit together.
+func assemble(ctx context.Context, c Config, logger *slog.Logger) (_ *service, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	s := &service{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.pool, err = openPool(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := checkDatabase(ctx, s.pool, c.AllowUnsafeDurability); err != nil {
+		return nil, err
+	}
+	if s.store, err = openStore(ctx, c.S3); err != nil {
+		return nil, err
+	}
+	if c.S3.CreateBucket {
+		if err := s.store.EnsureBucket(ctx); err != nil {
+			return nil, fmt.Errorf("%w: the bucket %q: %w; see the --s3-… settings", ErrUnavailable, c.S3.Bucket, err)
+		}
+	}
+	catalogue, err := pointer.New(s.pool, pointer.Options{
+		UploadTTL: c.UploadURLTTL, ResumeGrace: c.GC.ResumeGrace, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := catalogue.ClaimKeyPrefix(ctx, c.S3.Prefix); err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.collector, err = gc.New(s.pool, s.store, gc.Options{
+		ResumeGrace: c.GC.ResumeGrace, LandingGrace: c.GC.LandingGrace, Logger: logger, Registry: registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.api, err = api.New(api.Options{
+		Catalogue: catalogue, Store: s.store, Layout: artifacts.Layout{Prefix: c.S3.Prefix},
+		Collector: collectorAdapter{s.collector}, Logger: logger, Registry: registry,
+		PublicURL: c.PublicURL, ProxyLimit: c.ProxyLimit, ReadURLTTL: c.ReadURLTTL,
+	})
+	return s, err
+}
+
+// minConns is the smallest pool that the service chooses by itself.
+const minConns = 16
+
+func openPool(ctx context.Context, c Config) (*pgxpool.Pool, error) {
+	cfg, err := pointer.PoolConfig(c.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("--database-url (%s): %w", EnvName("database-url"), err)
+	}
+	cfg.MaxConns = int32(max(minConns, 4*runtime.GOMAXPROCS(0)))
+	if c.DatabaseConns > 0 {
+		cfg.MaxConns = int32(c.DatabaseConns)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("%w: the database does not let this service in: %w; see --database-url (%s)", ErrUnavailable, err, EnvName("database-url"))
+	}
+	return pool, nil
+}
+
+const durabilitySQL = `SELECT current_setting('fsync'), current_setting('synchronous_commit')`
+
+// checkDatabase refuses a schema that is not this program's, and settings under which an
+// acknowledged publish could be lost.
+func checkDatabase(ctx context.Context, pool *pgxpool.Pool, unsafe bool) (err error) {
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := checkSchema(ctx, db); err != nil {
+		return err
+	}
+	var fsync, commit string
+	if err := pool.QueryRow(ctx, durabilitySQL).Scan(&fsync, &commit); err != nil {
+		return fmt.Errorf("%w: ask the database for its settings: %w", ErrUnavailable, err)
+	}
+	if unsafe || fsync == "on" && commit != "off" {
+		return nil
+	}
+	return fmt.Errorf("this database may lose acknowledged commits (fsync=%s, synchronous_commit=%s): switch them on, for this role too; only for development there is --allow-unsafe-durability", fsync, commit)
+}
+
+func checkSchema(ctx context.Context, db *sql.DB) error {
+	applied, known, err := migrations.Current(ctx, db)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: ask the database for its schema: %w", ErrUnavailable, err)
+	case applied < known:
+		return fmt.Errorf("the database's schema has version %d and this program needs %d: run `artifactd migrate` first", applied, known)
+	case applied > known:
+		return fmt.Errorf("the database's schema has version %d and this program knows only %d: run the newer program", applied, known)
+	}
+	return nil
+}
+
+// openStore makes the driver that the configuration names. It does not talk to the store yet.
+func openStore(ctx context.Context, c S3Config) (*s3store.Store, error) {
+	return s3store.New(ctx, s3store.Config{
+		Endpoint: c.Endpoint, PublicEndpoint: c.PublicEndpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
+		AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken, PathStyle: c.PathStyle,
+	})
+}
+
+func (s *service) close() {
+	if s.store != nil {
+		s.store.Close()
+	}
+	if s.pool != nil {
+		s.pool.Close()
+	}
+}
+
+// serve answers requests and collects until ctx ends or the listener fails.
+func (s *service) serve(ctx context.Context, c Config, o Options) error {
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	if c.GC.Interval > 0 {
+		running.Go(func() { s.collector.Loop(background, c.GC.Interval) })
+	}
+	running.Go(func() { s.lookAtStore(background, c, o.Logger) })
+	server := s.api.HTTPServer()
+	failed := make(chan error, 1)
+	running.Go(func() { failed <- server.Serve(o.Listener) })
+	o.Logger.Info("serving", "address", o.Listener.Addr().String(), "bucket", c.S3.Bucket, "prefix", c.S3.Prefix)
+	if o.Ready != nil {
+		o.Ready(o.Listener.Addr())
+	}
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	o.Logger.Info("shutting down", "grace", c.ShutdownGrace)
+	return shutDown(ctx, server, c.ShutdownGrace)
+}
+
+// shutDown lets running requests finish for as long as the grace lasts, then cuts them off.
+func shutDown(ctx context.Context, server *http.Server, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	err := server.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return server.Close()
+	}
+	return err
+}
+
+// lookAtStore asks the store what it does once, so that a wrong bucket or credential is seen at the
+// start and not with the first upload. A store that is down now must not keep the service down.
+func (s *service) lookAtStore(ctx context.Context, c Config, logger *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	enforces, err := s.store.EnforcesSignedDigest(ctx)
+	switch {
+	case ctx.Err() != nil && err != nil:
+	case err != nil:
+		logger.Error("the object store cannot be used: see the --s3-… settings", "bucket", c.S3.Bucket, "endpoint", c.S3.Endpoint, "error", err)
+	case !enforces:
+		logger.Warn("the store does not check the digest of presigned uploads, so all uploads go through the service", "endpoint", c.S3.Endpoint)
+	}
+}
+
+// collectorAdapter gives the API the collector in the API's own words.
+type collectorAdapter struct{ collector *gc.Collector }
+
+func (a collectorAdapter) Collect(ctx context.Context, dryRun bool) (api.CollectReport, error) {
+	r, err := a.collector.RunOnce(ctx, gc.RunOptions{DryRun: dryRun})
+	return collectReport(r), err
+}
+
+func (a collectorAdapter) CollectRuns(ctx context.Context, limit int) ([]api.CollectReport, error) {
+	runs, err := a.collector.Runs(ctx, limit)
+	if err != nil {
+		return nil, err
+	}
+	reports := make([]api.CollectReport, len(runs))
+	for i, r := range runs {
+		reports[i] = collectReport(r)
+	}
+	return reports, nil
+}
+
+func collectReport(r gc.Report) api.CollectReport {
+	by := make(map[string]int64, len(r.ByReason))
+	for reason, n := range r.ByReason {
+		by[reason] = n.Objects
+	}
+	return api.CollectReport{
+		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, DryRun: r.DryRun,
+		ExpiredLeases: r.Expired, CollectedGenerations: r.Marked,
+		DeletedObjects: r.Deleted.Objects, DeletedBytes: r.Deleted.Bytes, ByReason: by,
+		FailedObjects: r.Failed, SkippedConflicts: r.Skipped, LedgerSize: r.LedgerSize, Error: r.FirstError,
+	}
+}
