@@ -15,14 +15,14 @@ INSERT INTO artifactd.installation DEFAULT VALUES;
 
 -- A pointer is never deleted, so its numbers never start again. The row is hot: acquire, renew
 -- and publish change it, so no column they change is indexed (HOT updates), and pages are left
--- half empty for the new row versions.
+-- half empty for the new row versions. What its columns may hold is checked by a trigger where
+-- they change: CHECK constraints are evaluated anew at every update of a row.
 CREATE TABLE artifactd.pointer (
     pointer_id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name               text COLLATE "C" NOT NULL UNIQUE
-                       CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$'),
+    name               text COLLATE "C" NOT NULL UNIQUE,
     -- The newest generation installed, 0.0 before the first. Installing it fences every earlier one.
-    epoch              bigint NOT NULL DEFAULT 0 CHECK (epoch >= 0),
-    generation         bigint NOT NULL DEFAULT 0 CHECK (generation >= 0),
+    epoch              bigint NOT NULL DEFAULT 0,
+    generation         bigint NOT NULL DEFAULT 0,
     head_id            uuid,        -- that generation's id, which is the id of its lease
     lease_expires_at   timestamptz, -- of the newest generation; whether it lives is said by its state too
     -- What readers see.
@@ -32,14 +32,12 @@ CREATE TABLE artifactd.pointer (
     highest_revision   bigint,
     retired_at         timestamptz,
     -- Settings.
-    keep_versions      integer NOT NULL DEFAULT 5 CHECK (keep_versions >= 0),
-    keep_seconds       bigint  NOT NULL DEFAULT 86400 CHECK (keep_seconds >= 0),
+    keep_versions      integer NOT NULL DEFAULT 5,
+    keep_seconds       bigint  NOT NULL DEFAULT 86400,
     public             boolean NOT NULL DEFAULT false,
     labels             jsonb   NOT NULL DEFAULT '{}',
     created_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    updated_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CHECK ((current_id IS NULL) = (current_epoch IS NULL)),
-    CHECK ((current_id IS NULL) = (current_generation IS NULL))
+    updated_at         timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50);
 
 -- One ownership of a pointer. Rows stay for good: they are the history, and they remember which
@@ -48,10 +46,9 @@ CREATE TABLE artifactd.pointer (
 CREATE TABLE artifactd.generation (
     generation_id        uuid PRIMARY KEY,
     pointer_id           bigint NOT NULL,
-    epoch                bigint NOT NULL CHECK (epoch >= 1),
-    generation           bigint NOT NULL CHECK (generation >= 1),
-    state                text   NOT NULL CHECK (state IN
-                         ('leased', 'published', 'released', 'broken', 'expired', 'superseded')),
+    epoch                bigint NOT NULL,
+    generation           bigint NOT NULL,
+    state                text   NOT NULL,  -- leased, published, released, broken, expired, superseded
     holder               text   NOT NULL,
     ttl_seconds          double precision NOT NULL,
     acquired_at          timestamptz NOT NULL,
@@ -75,9 +72,7 @@ CREATE TABLE artifactd.generation (
     collect_at           timestamptz,  -- a leased one is looked at when it should have expired
     collecting_at        timestamptz,
     collected_at         timestamptz,
-    UNIQUE (pointer_id, epoch, generation),
-    CHECK ((state = 'leased') = (ended_at IS NULL)),
-    CHECK ((state = 'published') = (published_at IS NOT NULL))
+    UNIQUE (pointer_id, epoch, generation)
 ) WITH (fillfactor = 70);
 CREATE INDEX generation_due ON artifactd.generation (collect_at) WHERE collect_at IS NOT NULL;
 CREATE INDEX generation_collecting ON artifactd.generation (collecting_at)
@@ -123,7 +118,7 @@ CREATE TABLE artifactd.manifest_file (
     media_type  text NOT NULL,
     PRIMARY KEY (manifest_id, path)
 );
-CREATE INDEX manifest_file_artifact ON artifactd.manifest_file (artifact_id);
+CREATE INDEX manifest_file_artifact ON artifactd.manifest_file (artifact_id, manifest_id);
 
 -- The durable outcome of one caller-chosen operation id.
 CREATE TABLE artifactd.operation (

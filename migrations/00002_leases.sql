@@ -3,12 +3,14 @@
 -- everywhere (pointers by name, operation, generations by id, artifacts by id), and only then, in
 -- later statements, reads the clock, the epoch and the facts, and decides. They answer with a
 -- status; they raise only for faults.
+--
+-- The hot ones plan each statement once: with array arguments Postgres would otherwise plan anew
+-- at every call, which cost more than carrying out the plan.
 
 -- Begins every decision. Decisions read facts in statements that follow the locks; under any
--- other isolation level those statements would see a snapshot from before the locks. The shared
--- lock makes raising the epoch wait for the decisions under way, and those that come later see
--- the new one. It is an advisory lock because a row that every decision locks would be the
--- hottest one of all.
+-- other isolation level those statements would see a snapshot from before the locks. Reading the
+-- installation keeps its table's weakest lock until the decision is committed: raising the epoch
+-- takes the strongest one, so it waits for the decisions under way, and later ones see the new one.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.begin_decision() RETURNS void
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
@@ -18,13 +20,19 @@ BEGIN
             current_setting('transaction_isolation')
             USING HINT = 'Call them outside of a repeatable read or serializable transaction.';
     END IF;
-    PERFORM pg_advisory_xact_lock_shared(epoch_lock());
+    PERFORM 1 FROM installation;
 END $$;
 -- +goose StatementEnd
 
--- The key of that lock: any number that nobody else uses in this database.
+-- A lease lives for some time and at most 24 hours between renewals, whoever asks.
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.epoch_lock() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 7021786401182544995 $$;
+CREATE FUNCTION artifactd.check_ttl(p_ttl double precision) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_ttl IS NULL OR p_ttl <= 0 OR p_ttl > 86400 THEN  -- NaN is above every number
+        RAISE EXCEPTION 'a lease lives up to 86400 seconds, not %', p_ttl USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
 -- +goose StatementEnd
 
 -- Why this lease cannot act at this time, or null when it can. The order of the tests is part of
@@ -118,13 +126,14 @@ CREATE FUNCTION artifactd.acquire(
     OUT status text, OUT reason text, OUT lease_id uuid, OUT epoch bigint, OUT generation bigint,
     OUT holder text, OUT acquired_at timestamptz, OUT expires_at timestamptz,
     OUT expires_in double precision, OUT ttl double precision
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; o operation; at timestamptz; v_epoch bigint; expiry timestamptz;
     recorded boolean := false;
 BEGIN
     PERFORM begin_decision();
+    PERFORM check_ttl(p_ttl);
     SELECT * INTO p FROM pointer WHERE name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN status := 'pointer-not-found'; RETURN; END IF;
 
@@ -259,12 +268,13 @@ CREATE FUNCTION artifactd.renew(
     OUT status text, OUT reason text, OUT lease_id uuid, OUT pointer text, OUT epoch bigint, OUT generation bigint,
     OUT holder text, OUT state text, OUT acquired_at timestamptz, OUT expires_at timestamptz,
     OUT expires_in double precision, OUT ttl double precision
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; standing timestamptz; wanted timestamptz;
 BEGIN
     PERFORM begin_decision();
+    PERFORM check_ttl(coalesce(p_ttl, 1));
     SELECT g2.* INTO g FROM generation g2 WHERE g2.generation_id = p_lease_id AND g2.rollback_of IS NULL;
     IF NOT FOUND THEN
         SELECT CASE WHEN p_epoch < i.epoch THEN 'lease-lost' ELSE 'lease-not-found' END, 'epoch-superseded'
@@ -305,7 +315,7 @@ END $$;
 -- Ends one's own lease, whether it was live or not. Status: released or lease-not-found.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.release(p_lease_id uuid, OUT status text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text;
 BEGIN
     PERFORM begin_decision();
@@ -420,4 +430,4 @@ END $$;
 DROP FUNCTION artifactd.pin, artifactd.retire, artifactd.break_lease, artifactd.release, artifactd.renew,
     artifactd.lease_now, artifactd.acquire, artifactd.held_lease,
     artifactd.put_pointer, artifactd.effective_expiry, artifactd.end_lease, artifactd.lease_reason,
-    artifactd.epoch_lock, artifactd.begin_decision;
+    artifactd.check_ttl, artifactd.begin_decision;

@@ -2,20 +2,25 @@
 -- Staging, proof, seal, publish, rollback, settle.
 
 -- What a manifest holds, and its digest: the SHA-256 over one line a file, ordered by path, of
--- path, NUL, digest, NUL, size, NUL, media type, newline.
+-- path, NUL, digest, NUL, size, NUL, media type, newline. Planned for no particular size: row by
+-- row from the indexes, so that a small manifest never pays for the large ones of others.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.manifest_facts(
     p_manifest_id uuid, OUT files integer, OUT bytes bigint, OUT digest bytea, OUT not_stored integer
-) LANGUAGE sql VOLATILE SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql VOLATILE SET search_path = artifactd, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+BEGIN
     SELECT count(*)::integer, coalesce(sum(a.size), 0)::bigint,
            sha256(coalesce(string_agg(
                convert_to(m.path, 'UTF8') || '\x00'::bytea || a.digest || '\x00'::bytea
                || convert_to(a.size::text, 'UTF8') || '\x00'::bytea || convert_to(m.media_type, 'UTF8') || '\x0a'::bytea,
                ''::bytea ORDER BY m.path), ''::bytea)),
            (count(*) FILTER (WHERE a.stored_at IS NULL OR a.missing_at IS NOT NULL))::integer
+      INTO files, bytes, digest, not_stored
       FROM manifest_file m JOIN artifact a USING (artifact_id)
-     WHERE m.manifest_id = p_manifest_id
-$$;
+     WHERE m.manifest_id = p_manifest_id;
+END $$;
 -- +goose StatementEnd
 
 -- Declares files of a live lease's manifest. Each gets an artifact: the one it has already when
@@ -32,11 +37,11 @@ CREATE FUNCTION artifactd.stage(
     status text, reason text, pointer text, epoch bigint, generation bigint,
     path text, artifact_id uuid, digest bytea, size bigint, media_type text,
     stored boolean, verified text, writable_until timestamptz, owner_id uuid
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
-    v_new integer; v_shown uuid; v_replaced uuid[];
+    v_new integer; v_sources uuid[]; v_replaced uuid[];
 BEGIN
     PERFORM begin_decision();
     SELECT g2.* INTO g FROM generation g2
@@ -76,7 +81,15 @@ BEGIN
     END IF;
 
     v_until := at + make_interval(secs => p_url_seconds);
-    SELECT g2.manifest_id INTO v_shown FROM generation g2 WHERE g2.generation_id = p.current_id;
+    -- The manifests that may be adopted from: this one, what is shown, and the dead within the grace.
+    v_sources := array_append(ARRAY(
+        SELECT h.generation_id FROM generation h
+         WHERE h.pointer_id = p.pointer_id AND h.collected_at IS NULL
+           AND h.state IN ('released', 'broken', 'expired', 'superseded')
+           AND h.collecting_at IS NULL AND h.file_count > 0
+           AND h.ended_at > at - make_interval(secs => p_grace_seconds)
+         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
+        || ARRAY(SELECT g2.manifest_id FROM generation g2 WHERE g2.generation_id = p.current_id);
     SELECT array_agg(m.artifact_id) INTO v_replaced
       FROM unnest(p_paths, p_digests, p_sizes) f (path, digest, size)
       JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
@@ -101,13 +114,8 @@ BEGIN
                WHERE mine.artifact_id IS NULL
                  AND a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
                  AND a.stored_at IS NOT NULL AND a.missing_at IS NULL
-                 AND EXISTS (
-                     SELECT 1 FROM manifest_file m JOIN generation h ON h.generation_id = m.manifest_id
-                      WHERE m.artifact_id = a.artifact_id
-                        AND (h.generation_id IN (p_lease_id, v_shown)
-                             OR (h.state IN ('released', 'broken', 'expired', 'superseded')
-                                 AND h.collecting_at IS NULL
-                                 AND h.ended_at > at - make_interval(secs => p_grace_seconds))))
+                 AND EXISTS (SELECT 1 FROM manifest_file m
+                              WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources))
                ORDER BY a.stored_at LIMIT 1
           ) adopted ON true
     ), made AS (
@@ -146,7 +154,7 @@ END $$;
 -- that adopted it. Reads the clock and the facts of the statement that calls it.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.upload_reason(a artifactd.artifact) RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text;
 BEGIN
     SELECT clock_timestamp(), epoch INTO at, v_epoch FROM installation;
@@ -167,7 +175,7 @@ END $$;
 -- that uploads of one lease complete side by side. Status: stored, artifact-not-found, lease-lost.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.mark_stored(p_artifact_id uuid, p_verified text, OUT status text, OUT reason text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE a artifact;
 BEGIN
     PERFORM begin_decision();
@@ -185,7 +193,7 @@ END $$;
 -- files there are. Status: sealed, incomplete, lease-not-found. The digest is fixed either way.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.seal(p_lease_id uuid, OUT status text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE g generation; f record;
 BEGIN
     PERFORM begin_decision();
@@ -208,14 +216,14 @@ END $$;
 CREATE FUNCTION artifactd.recorded(
     p_operation_id uuid, OUT kind text, OUT outcome text, OUT answer jsonb, OUT pointers text[],
     OUT generation_ids uuid[], OUT request_digest bytea, OUT manifest_digests bytea[]
-) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY UPDATE operation o SET told_at = clock_timestamp() WHERE o.operation_id = p_operation_id
         RETURNING o.kind, o.outcome, o.answer, o.pointers, o.generation_ids, o.request_digest, o.manifest_digests;
     IF NOT FOUND THEN
         RETURN QUERY
-        SELECT 'publish', 'published',
+        SELECT CASE WHEN bool_or(g.rollback_of IS NOT NULL) THEN 'rollback' ELSE 'publish' END, 'published',
                jsonb_build_object('versions', jsonb_agg(jsonb_build_object(
                    'pointer', p.name, 'version', g.epoch || '.' || g.generation) ORDER BY p.name)),
                array_agg(p.name ORDER BY p.name), array_agg(g.generation_id ORDER BY p.name),
@@ -236,7 +244,7 @@ CREATE FUNCTION artifactd.publish(
     p_file_counts integer[], p_revisions bigint[], p_metadata text[], p_seal_tried boolean,
     p_inline_files integer,
     OUT status text, OUT answer jsonb
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     n integer := array_length(p_lease_ids, 1);
     v_pointer_ids bigint[]; v_names text[]; v_shown uuid[];
@@ -282,9 +290,9 @@ BEGIN
 
     -- Locks: pointers by name, operation, generations by id.
     PERFORM 1 FROM pointer p2 WHERE p2.pointer_id = ANY (v_pointer_ids) ORDER BY p2.name FOR NO KEY UPDATE;
-    IF NOT p_seal_tried AND EXISTS (
-        SELECT 1 FROM generation g2 WHERE g2.generation_id = ANY (p_lease_ids)
-           AND g2.sealed_at IS NULL AND g2.file_count > p_inline_files AND g2.state = 'leased') THEN
+    IF NOT p_seal_tried AND (
+        SELECT coalesce(sum(g2.file_count), 0) > p_inline_files FROM generation g2
+         WHERE g2.generation_id = ANY (p_lease_ids) AND g2.sealed_at IS NULL AND g2.state = 'leased') THEN
         status := 'needs-seal'; RETURN;
     END IF;
     INSERT INTO operation (operation_id, kind, request_digest, pointers, generation_ids)
@@ -300,7 +308,7 @@ BEGIN
     FOR i IN 1..n LOOP
         SELECT g2.* INTO STRICT g FROM generation g2 WHERE g2.generation_id = p_lease_ids[i];
         IF g.sealed_at IS NOT NULL OR g.state = 'published' OR g.collecting_at IS NOT NULL
-           OR (g.manifest_digest IS NOT NULL AND g.file_count > p_inline_files) THEN
+           OR (g.manifest_digest IS NOT NULL AND p_seal_tried) THEN
             v_digests := v_digests || ARRAY[g.manifest_digest]; v_files := v_files || g.file_count;
             v_bytes := v_bytes || g.total_bytes; v_ready := v_ready || (g.sealed_at IS NOT NULL);
         ELSE
@@ -320,7 +328,7 @@ BEGIN
         status := o.outcome; answer := o.answer;
         IF o.outcome <> 'aborted' AND (o.kind <> 'publish'
             OR (o.request_digest IS NULL AND NOT (o.generation_ids <@ p_lease_ids AND p_lease_ids <@ o.generation_ids))
-            OR (o.request_digest IS NOT NULL AND (o.request_digest <> p_request_digest
+            OR (o.request_digest IS NOT NULL AND (o.request_digest IS DISTINCT FROM p_request_digest
                 OR o.manifest_digests IS DISTINCT FROM v_digests))) THEN
             status := 'operation-mismatch'; answer := NULL;
         END IF;
@@ -371,7 +379,7 @@ END $$;
 -- locks and have decided. Whatever waited out the resume grace before it is garbage at once.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.flip(p_pointer_id bigint, p_generation_id uuid, p_at timestamptz, p_revision bigint)
-RETURNS void LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+RETURNS void LANGUAGE plpgsql SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     UPDATE generation g SET displaced_at = p_at, collect_at = p_at
       FROM pointer p WHERE p.pointer_id = p_pointer_id AND g.generation_id = p.current_id;
@@ -398,7 +406,7 @@ CREATE FUNCTION artifactd.rollback(
     p_operation_id uuid, p_request_digest bytea, p_generation_id uuid, p_holder text,
     OUT status text, OUT answer jsonb, OUT holder text, OUT epoch bigint, OUT generation bigint,
     OUT expires_in double precision
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; t generation; o record; at timestamptz; v_epoch bigint; v_reason text; v_new boolean;
@@ -423,7 +431,11 @@ BEGIN
     IF NOT v_new THEN
         SELECT * INTO STRICT o FROM recorded(p_operation_id);
         status := o.outcome; answer := o.answer;
-        IF o.outcome <> 'aborted' AND (o.kind <> 'rollback' OR o.request_digest IS DISTINCT FROM p_request_digest) THEN
+        IF o.outcome <> 'aborted' AND (o.kind <> 'rollback' OR (o.request_digest IS NOT NULL
+              AND o.request_digest IS DISTINCT FROM p_request_digest)
+            OR (o.request_digest IS NULL AND NOT EXISTS (
+                SELECT 1 FROM generation g2 WHERE g2.generation_id = o.generation_ids[1]
+                   AND g2.pointer_id = p.pointer_id AND g2.rollback_of = v_target))) THEN
             status := 'operation-mismatch'; answer := NULL;
         END IF;
         RETURN;
@@ -481,7 +493,7 @@ END $$;
 CREATE FUNCTION artifactd.settle(
     p_operation_id uuid, p_pointer text, OUT kind text, OUT outcome text, OUT answer jsonb, OUT pointers text[],
     OUT generation_ids uuid[]
-) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM begin_decision();

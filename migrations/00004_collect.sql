@@ -21,6 +21,7 @@ CREATE FUNCTION artifactd.keep_boundary(p_pointer_id bigint, p_keep integer, OUT
 LANGUAGE sql STABLE SET search_path = artifactd, pg_temp AS $$
     SELECT g.epoch, g.generation FROM generation g
      WHERE g.pointer_id = p_pointer_id AND g.displaced_at IS NOT NULL AND g.collected_at IS NULL
+       AND g.collecting_at IS NULL
      ORDER BY g.epoch DESC, g.generation DESC OFFSET p_keep LIMIT 1
 $$;
 -- +goose StatementEnd
@@ -75,7 +76,7 @@ BEGIN
                 END IF;
             END IF;
         ELSE
-            v_until := d.ended_at + make_interval(secs => p_grace_seconds);
+            v_until := d.ended_at + make_interval(secs => coalesce(p_grace_seconds, 3600));
             IF v_until <= at OR (d.epoch, d.generation) < (p.current_epoch, p.current_generation) THEN
                 v_marks := v_marks || d.generation_id;
             ELSE
@@ -101,7 +102,8 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.bury_artifacts(
     p_artifact_ids uuid[], p_reason text, p_landing_seconds double precision, OUT artifacts integer, OUT bytes bigint
-) LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     PERFORM 1 FROM artifact WHERE artifact_id = ANY (p_artifact_ids) ORDER BY artifact_id FOR UPDATE;
     WITH gone AS (
@@ -127,7 +129,8 @@ END $$;
 CREATE FUNCTION artifactd.collect_files(
     p_limit integer, p_landing_seconds double precision,
     OUT status text, OUT reason text, OUT finished boolean, OUT artifacts integer, OUT bytes bigint
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE g generation; v_ids uuid[]; v_taken integer;
 BEGIN
     PERFORM begin_decision();
@@ -171,7 +174,8 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_unnamed(
     p_limit integer, p_landing_seconds double precision, OUT looked integer, OUT artifacts integer, OUT bytes bigint
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE v_ids uuid[];
 BEGIN
     PERFORM begin_decision();
@@ -191,7 +195,8 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.claim_deletions(p_limit integer, p_seconds double precision)
 RETURNS TABLE (object_key text, size bigint, reason text, first boolean, claimed_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE at timestamptz;
 BEGIN
@@ -213,7 +218,8 @@ END $$;
 -- to once an hour.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.finish_deletions(p_keys text[], p_errors text[], p_claimed_at timestamptz, OUT left_ledger integer)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     PERFORM begin_decision();
     DELETE FROM deletion d USING unnest(p_keys, p_errors) f (key, error)
@@ -271,7 +277,8 @@ $$;
 -- most, so 40 days after an outcome was recorded all of that is over.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.forget_operations(p_limit integer, OUT forgotten integer)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
     DELETE FROM operation WHERE operation_id IN (
         SELECT operation_id FROM operation WHERE recorded_at < clock_timestamp() - interval '40 days'

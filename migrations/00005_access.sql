@@ -56,9 +56,17 @@ BEGIN
         RAISE EXCEPTION 'rows of artifactd.% are never deleted', TG_TABLE_NAME
             USING HINT = 'Retire the pointer instead; its numbers must go on.';
     END IF;
+    IF NEW.keep_versions < 0 OR NEW.keep_seconds < 0 THEN
+        RAISE EXCEPTION 'pointer % cannot keep % versions and % seconds', NEW.name, NEW.keep_versions, NEW.keep_seconds
+            USING ERRCODE = 'check_violation';
+    END IF;
     IF TG_OP = 'INSERT' THEN
         IF NEW.generation <> 0 OR NEW.epoch <> 0 OR NEW.current_id IS NOT NULL THEN
             RAISE EXCEPTION 'a new pointer starts at generation 0 and shows nothing';
+        END IF;
+        IF NEW.name !~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$' THEN
+            RAISE EXCEPTION 'pointer name % has another form than [A-Za-z0-9][A-Za-z0-9._-]{0,199}', NEW.name
+                USING ERRCODE = 'check_violation';
         END IF;
         RETURN NEW;
     END IF;
@@ -154,7 +162,7 @@ BEGIN
         RAISE EXCEPTION 'the key prefix cannot change: objects lie under %', OLD.key_prefix;
     END IF;
     IF NEW.epoch > OLD.epoch THEN
-        PERFORM pg_advisory_xact_lock(epoch_lock());
+        LOCK TABLE installation IN ACCESS EXCLUSIVE MODE;  -- see begin_decision
     END IF;
     RETURN NEW;
 END $$;
@@ -195,7 +203,7 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.operation
 -- manifests are large.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.guard_files() RETURNS trigger
-LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp SET enable_seqscan = off AS $$
 DECLARE v_manifest uuid;
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
@@ -215,8 +223,25 @@ CREATE TRIGGER guard_delete AFTER DELETE ON artifactd.manifest_file
     REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
 CREATE TRIGGER guard_update AFTER UPDATE ON artifactd.manifest_file
     REFERENCING OLD TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
+CREATE TRIGGER guard_insert AFTER INSERT ON artifactd.manifest_file
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.manifest_file
     FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
+-- An artifact's bytes are what they were declared to be, and once proved stay proved.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.guard_artifact() RETURNS trigger
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    IF (NEW.artifact_id, NEW.pointer_id, NEW.generation_id, NEW.digest, NEW.size)
+       <> (OLD.artifact_id, OLD.pointer_id, OLD.generation_id, OLD.digest, OLD.size)
+       OR (OLD.stored_at IS NOT NULL AND NEW.stored_at IS NULL) THEN
+        RAISE EXCEPTION 'artifact % is immutable', OLD.artifact_id;
+    END IF;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER guard BEFORE UPDATE ON artifactd.artifact
+    FOR EACH ROW EXECUTE FUNCTION artifactd.guard_artifact();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.artifact
     FOR EACH STATEMENT EXECUTE FUNCTION artifactd.guard_files();
 
@@ -231,8 +256,10 @@ DROP TRIGGER guard ON artifactd.operation;
 DROP TRIGGER guard_truncate ON artifactd.operation;
 DROP TRIGGER guard_delete ON artifactd.manifest_file;
 DROP TRIGGER guard_update ON artifactd.manifest_file;
+DROP TRIGGER guard_insert ON artifactd.manifest_file;
+DROP TRIGGER guard ON artifactd.artifact;
 DROP TRIGGER guard_truncate ON artifactd.manifest_file;
 DROP TRIGGER guard_truncate ON artifactd.artifact;
-DROP FUNCTION artifactd.guard_files, artifactd.guard_operation, artifactd.guard_installation,
+DROP FUNCTION artifactd.guard_artifact, artifactd.guard_files, artifactd.guard_operation, artifactd.guard_installation,
     artifactd.guard_generation, artifactd.guard_pointer, artifactd.authenticate,
     artifactd.revoke_access_token, artifactd.create_access_token, artifactd.claim_key_prefix;

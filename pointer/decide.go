@@ -79,7 +79,7 @@ func commitFault(err error) error {
 	switch {
 	case err == nil, pgconn.SafeToRetry(err), errors.Is(err, pgx.ErrNoRows):
 		return err
-	case errors.As(err, &pgErr) && pgErr.Severity == "ERROR":
+	case errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR":
 		switch pgErr.Code {
 		case "40P01", "40001", "23503": // deadlock, serialisation, a foreign key that refereed a race
 			return fmt.Errorf("%w: %w", errConflict, err)
@@ -107,7 +107,7 @@ func readFault(err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return err
-	case errors.As(err, &pgErr) && pgErr.Severity == "ERROR" && pgErr.Code != "57014" && pgErr.Code != "25006":
+	case errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR" && pgErr.Code != "57014" && pgErr.Code != "25006":
 		return err
 	default:
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

@@ -48,7 +48,7 @@ type Postgres struct {
 	folder    folder
 	socketDir string
 	pid       int
-	major     int
+	in        installation
 }
 
 // folder is the layout inside PostgresOptions.DataDir.
@@ -116,7 +116,7 @@ func startLocked(ctx context.Context, o PostgresOptions, dir folder) (*Postgres,
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{folder: dir, socketDir: socketDir, major: in.major}
+	p := &Postgres{folder: dir, socketDir: socketDir, in: in}
 	err = p.start(ctx, in, id, o)
 	if stale && errors.Is(err, ErrEndedEarly) {
 		// The last postmaster was killed. Its backends end by themselves within moments, and
@@ -235,7 +235,10 @@ func (p *Postgres) Socket() string { return filepath.Join(p.socketDir, socketNam
 func (p *Postgres) Pid() int { return p.pid }
 
 // Major is the major version of the server.
-func (p *Postgres) Major() int { return p.major }
+func (p *Postgres) Major() int { return p.in.major }
+
+// BinDir is the folder of the server's programs, pg_basebackup among them.
+func (p *Postgres) BinDir() string { return p.in.bin }
 
 // ClusterDir is the folder that Postgres itself calls its data directory.
 func (p *Postgres) ClusterDir() string { return p.folder.cluster() }

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/artifactd/artifactd/internal/devstack"
+)
+
+func main() {
+	if devstack.RunChild() || ranChild() {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	o, err := parseOptions(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		os.Exit(2) // the flag set has said why
+	}
+	if err := run(ctx, o, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what can be told on the command line.
+type options struct {
+	duration   time.Duration // of one side of one round
+	rounds     int           // of each benchmark
+	only       string        // one benchmark's name; empty for all
+	json       string        // file that gets the report too; empty for none
+	cpuProfile string        // folder that gets CPU profiles of the service; empty for none
+	dir        string        // folder that the servers' data is made in
+}
+
+func parseOptions(args []string, stderr io.Writer) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.DurationVar(&o.duration, "duration", 3*time.Second, "length of one side of one round")
+	fs.IntVar(&o.rounds, "rounds", 3, "rounds of each benchmark; both sides run in each")
+	fs.StringVar(&o.only, "only", "", "run one benchmark: "+strings.Join(names(), ", "))
+	fs.StringVar(&o.json, "json", "", "write the report to this file too, as JSON")
+	fs.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles of the service to this folder, one a round (costs a few percent)")
+	fs.StringVar(&o.dir, "dir", "", "make the servers' data in this folder, whose disk is then measured too; empty for the temporary one")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	var fault error
+	switch {
+	case fs.NArg() > 0:
+		fault = fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case o.duration < 100*time.Millisecond || o.duration > time.Minute:
+		fault = errors.New("-duration must be between 100ms and 1m")
+	case o.rounds < 1 || o.rounds > 100:
+		fault = errors.New("-rounds must be between 1 and 100")
+	case o.only != "" && !slices.Contains(names(), o.only):
+		fault = fmt.Errorf("-only must be one of %s, not %q", strings.Join(names(), ", "), o.only)
+	}
+	if fault != nil {
+		fmt.Fprintln(stderr, "bench:", fault)
+	}
+	return o, fault
+}
+
+// settingUp is how long everything beside the measured rounds may take.
+const settingUp = 3 * time.Minute
+
+// run measures what o asks for and writes the table to stdout, progress to stderr.
+func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	chosen := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return o.only != "" && b.name != o.only })
+	// A pgbench round lasts whole seconds, and a round ends with its last operation.
+	sides := time.Duration(2 * len(chosen) * (o.rounds + 1))
+	ctx, cancel := context.WithTimeout(ctx, settingUp+2*sides*(o.duration+time.Second))
+	defer cancel()
+	if o.cpuProfile != "" {
+		if err := os.MkdirAll(o.cpuProfile, 0o755); err != nil {
+			return fmt.Errorf("-cpuprofile: %w", err)
+		}
+	}
+	fmt.Fprintln(stderr, "bench: starting Postgres, S3 and the service")
+	s, err := startStack(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	report := newReport(o, s)
+	for _, b := range chosen {
+		result, err := measure(ctx, s, b, o, stderr)
+		if err != nil {
+			return fmt.Errorf("%s: %w", b.name, err)
+		}
+		report.Results = append(report.Results, result)
+	}
+	if o.json != "" {
+		if err := report.writeFile(o.json); err != nil {
+			return fmt.Errorf("-json: %w", err)
+		}
+	}
+	return report.print(stdout)
+}

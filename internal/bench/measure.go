@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+)
+
+// side is one of the two that a benchmark compares: it works for about d and tells how it went.
+type side func(ctx context.Context, d time.Duration) (sample, error)
+
+// benchmark is one row of the table.
+type benchmark struct {
+	name string
+	what string  // what one operation is
+	peer string  // what it is compared with
+	goal float64 // ratio to reach
+	// prepare makes what both sides need, on a stack that other benchmarks have used before.
+	prepare func(context.Context, *stack) (ours, peer side, err error)
+}
+
+// benchmarks are all there are, in the order they run.
+func benchmarks() []benchmark {
+	return []benchmark{
+		{
+			name: "resolve", goal: 0.8, prepare: prepareResolve,
+			what: "resolve, 64 connections", peer: "bare echo handler, same bytes",
+		},
+		{
+			name: "commit", goal: 1, prepare: prepareCommit,
+			what: "acquire + stage + publish over HTTP, 64 workers", peer: "two bare UPDATEs in pgbench, 64 clients",
+		},
+		{
+			name: "upload", goal: 0.8, prepare: prepareUpload,
+			what: "publish of 64 KiB end to end, 16 workers", peer: "raw PUTs of 64 KiB to the same store",
+		},
+	}
+}
+
+func names() []string {
+	var names []string
+	for _, b := range benchmarks() {
+		names = append(names, b.name)
+	}
+	return names
+}
+
+// warmUp is how long a side runs unmeasured before a benchmark's first round: connections are
+// made, statements prepared, caches filled.
+func warmUp(d time.Duration) time.Duration { return min(max(d/3, 100*time.Millisecond), time.Second) }
+
+// measure runs one benchmark.
+func measure(ctx context.Context, s *stack, b benchmark, o options, stderr io.Writer) (result, error) {
+	ours, peer, err := b.prepare(ctx, s)
+	if err != nil {
+		return result{}, fmt.Errorf("prepare: %w", err)
+	}
+	for _, run := range []side{ours, peer} {
+		if _, err := run(ctx, warmUp(o.duration)); err != nil {
+			return result{}, fmt.Errorf("warm up: %w", err)
+		}
+	}
+	var a, p []sample
+	for round := range o.rounds {
+		one := func(run side, samples *[]sample, who string) error {
+			one, err := run(ctx, o.duration)
+			if err != nil {
+				return fmt.Errorf("round %d, %s: %w", round+1, who, err)
+			}
+			fmt.Fprintf(stderr, "bench: %s, round %d of %d, %s: %.0f ops/s\n", b.name, round+1, o.rounds, who, one.rate())
+			*samples = append(*samples, one)
+			return nil
+		}
+		turns := []func() error{
+			func() error { return one(profiled(s, ours, b.name, round+1), &a, "artifactd") },
+			func() error { return one(peer, &p, b.peer) },
+		}
+		first := round % 2
+		for _, turn := range []int{first, 1 - first} {
+			if err := turns[turn](); err != nil {
+				return result{}, err
+			}
+		}
+	}
+	return newResult(b, a, p), nil
+}
+
+// profiled has the service profile itself while run does, if that was asked for.
+func profiled(s *stack, run side, name string, round int) side {
+	if s.profiles == "" {
+		return run
+	}
+	return func(ctx context.Context, d time.Duration) (sample, error) {
+		failed := make(chan error, 1)
+		go func() { failed <- s.profile(ctx, d, fmt.Sprintf("%s.%d.pprof", name, round)) }()
+		one, err := run(ctx, d)
+		if fault := <-failed; err == nil {
+			err = fault
+		}
+		return one, err
+	}
+}

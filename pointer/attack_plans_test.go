@@ -1,0 +1,159 @@
+package pointer
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// catalogueSQL makes a catalogue of $rows of everything, in which four manifests have very many
+// files and all others one, so that the planner expects large manifests everywhere.
+const catalogueSQL = `
+SET session_replication_role = replica;
+INSERT INTO artifactd.pointer (name, epoch, generation, head_id, current_id, current_epoch, current_generation)
+SELECT 'p' || i, 1, 1, md5('p' || i)::uuid, md5('p' || i)::uuid, 1, 1 FROM generate_series(1, $rows) i;
+INSERT INTO artifactd.generation (generation_id, pointer_id, epoch, generation, state, holder, ttl_seconds, acquired_at, ended_at,
+    manifest_id, file_count, published_at, publish_operation_id, sealed_at, manifest_digest)
+SELECT md5(name::text)::uuid, pointer_id, 1, 1, 'published', 'x', 60, now(), now(), md5(name::text)::uuid, 1, now(),
+       gen_random_uuid(), now(), 'x' FROM artifactd.pointer;
+INSERT INTO artifactd.artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, stored_at, writable_until)
+SELECT md5('a' || i)::uuid, 1 + i % $rows, md5('p' || (1 + i % $rows))::uuid, sha256(i::text::bytea), 1, 'x', now(), now()
+  FROM generate_series(1, $rows) i;
+INSERT INTO artifactd.manifest_file (manifest_id, path, artifact_id, media_type)
+SELECT md5('p' || (1 + i / ($rows / 4)))::uuid, 'f' || i, md5('a' || i)::uuid, 'x' FROM generate_series(1, $rows) i;
+INSERT INTO artifactd.operation (operation_id, kind, request_digest, outcome, pointers, generation_ids, recorded_at)
+SELECT gen_random_uuid(), 'publish', 'x', 'published', '{p}', '{}', now() - CASE WHEN i < 1000 THEN interval '41 days' ELSE interval '0' END
+  FROM generate_series(1, $rows) i;
+INSERT INTO artifactd.deletion (object_key, size, reason, enqueued_at, final_after, not_before)
+SELECT 'k' || i, 1, 'x', now(), now(), now() + CASE WHEN i < 1000 THEN interval '0' ELSE interval '1 hour' END FROM generate_series(1, $rows) i;
+UPDATE artifactd.installation SET key_prefix = 'artifactd/';
+SET session_replication_role = origin;
+ANALYZE artifactd.pointer, artifactd.generation, artifactd.artifact, artifactd.manifest_file, artifactd.operation, artifactd.deletion`
+
+// planned is a connection that tells the plan of every statement inside of the functions it calls.
+type planned struct {
+	t     *testing.T
+	conn  *pgx.Conn
+	plans []string
+}
+
+func (w *world) planned() *planned {
+	w.t.Helper()
+	cfg, err := pgx.ParseConfig(w.db.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p := &planned{t: w.t}
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { p.plans = append(p.plans, n.Message) }
+	if p.conn, err = pgx.ConnectConfig(w.t.Context(), cfg); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = p.conn.Close(w.t.Context()) })
+	p.set("auto_explain.log_min_duration = 0", "auto_explain.log_nested_statements = on", "auto_explain.log_analyze = on",
+		"auto_explain.log_timing = off", "client_min_messages = log")
+	return p
+}
+
+func (p *planned) set(settings ...string) {
+	p.t.Helper()
+	for _, s := range append([]string{"session_preload_libraries = ''"}, settings...) {
+		sql := "SET " + s
+		if strings.HasPrefix(s, "session_preload") {
+			sql = "LOAD 'auto_explain'"
+		}
+		if _, err := p.conn.Exec(p.t.Context(), sql); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// handled finds how many rows a node of a plan gave, and how often.
+var handled = regexp.MustCompile(`(?m)^.*\(actual rows=(\d+) loops=(\d+)\)$`)
+
+// call runs a query and checks that no node inside of it handled more than limit rows.
+func (p *planned) call(limit int, what, sql string, args ...any) {
+	p.t.Helper()
+	p.plans = nil
+	if _, err := p.conn.Exec(p.t.Context(), sql, args...); err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+	if len(p.plans) == 0 {
+		p.t.Fatalf("%s: no plan was told", what)
+	}
+	for _, plan := range p.plans {
+		for _, m := range handled.FindAllStringSubmatch(plan, -1) {
+			rows, _ := strconv.Atoi(m[1])
+			loops, _ := strconv.Atoi(m[2])
+			if rows*loops > limit {
+				_, query, _ := strings.Cut(plan, "Query Text:")
+				p.t.Errorf("%s handles %d rows, at most %d would do: %s\nof%.120s", what, rows*loops, limit, strings.TrimSpace(m[0]), query)
+			}
+		}
+	}
+}
+
+// Nothing hot, and no step of the collector, reads a table from end to end: cost follows what is
+// asked for, not the size of the catalogue.
+func TestAttackCostDoesNotGrowWithTheCatalogue(t *testing.T) {
+	w := newWorld(t)
+	w.exec(strings.ReplaceAll(catalogueSQL, "$rows", "6000"))
+
+	p := w.planned()
+	for round, mode := range []string{"force_custom_plan", "force_generic_plan"} {
+		p.set("plan_cache_mode = " + mode)
+		name, lease, op := fmt.Sprintf("p%d", 100+round), uuid.New(), uuid.New()
+		const few, batch, whatever = 20, 1_500, 1 << 30
+		p.call(few, "acquire", `SELECT * FROM artifactd.acquire($1, 'h', 60, $2, $3, 'x')`, name, lease, uuid.New())
+		p.call(few, "acquire held", `SELECT * FROM artifactd.acquire($1, 'h', 60, $2, $3, 'x')`, name, uuid.New(), uuid.New())
+		p.call(few, "renew", `SELECT * FROM artifactd.renew($1, 1, 2, 60, 604800)`, lease)
+		for range 2 {
+			p.call(few, "stage", `SELECT * FROM artifactd.stage($1, 1, 2, '{a,b}', ARRAY[sha256($2::text::bytea), sha256($3::text::bytea)], '{1,1}', '{x,x}',
+				ARRAY[$2::uuid, $3::uuid], 60, 60, 100000)`, lease, uuid.New(), uuid.New())
+		}
+		p.call(few, "mark stored", `SELECT artifactd.mark_stored(artifact_id, 'x') FROM artifactd.manifest_file WHERE manifest_id = $1`, lease)
+		publish := `SELECT * FROM artifactd.publish($1, 'x', ARRAY[$2::uuid], '{1}', '{2}', '{2}', '{7}', '{null}', false, 1000)`
+		p.call(few, "publish", publish, op, lease)
+		p.call(few, "publish again", publish, op, lease)
+		p.call(few, "settle", `SELECT * FROM artifactd.settle($1, 'p1')`, uuid.New())
+		p.call(few, "rollback", `SELECT * FROM artifactd.rollback($1, 1, 1, 1, 2, $2, 'x', $3, 'h')`, name, uuid.New(), uuid.New())
+		p.call(few, "retire", `SELECT * FROM artifactd.retire($1, 1, 3)`, name)
+		p.call(few, "put pointer", `SELECT * FROM artifactd.put_pointer($1, 0, 0, false, null)`, name)
+		p.call(few, "pin", `SELECT * FROM artifactd.pin($1, 1, 2, $2)`, name, round == 0)
+		p.call(few, "collect due", `SELECT * FROM artifactd.collect_due(1000)`)
+		p.call(few, "collect mark", `SELECT * FROM artifactd.collect_mark((SELECT pointer_id FROM artifactd.pointer WHERE name = $1),
+			ARRAY[$2, md5($1)::uuid], 0)`, name, lease)
+		for range 3 {
+			p.call(batch, "collect files", `SELECT * FROM artifactd.collect_files(250, 0)`)
+		}
+		p.call(batch, "collect unnamed", `SELECT * FROM artifactd.collect_unnamed(250, 0)`)
+		p.call(few, "resolve", headsSQL, []string{name})
+		p.call(few, "file", fileSQL, name, int64(1), int64(2), "a")
+		p.call(few, "history", versionsSQL, name, int64(1)<<62, int64(1)<<62, 100)
+
+		// What is large by itself costs by its own size.
+		large := fmt.Sprintf("p%d", 2+round)
+		p.call(few, "retire large", `SELECT * FROM artifactd.retire($1, 1, 1)`, large)
+		p.call(few, "put large", `SELECT * FROM artifactd.put_pointer($1, 0, 0, false, null)`, large)
+		p.call(few, "mark large", `SELECT m.* FROM artifactd.pointer, artifactd.collect_mark(pointer_id, ARRAY[head_id], 0) m WHERE name = $1`, large)
+		p.call(batch, "collect files large", `SELECT * FROM artifactd.collect_files(250, 0)`)
+		lease = uuid.New()
+		p.call(few, "acquire large", `SELECT * FROM artifactd.acquire($1, 'h', 60, $2, $3, 'x')`, large, lease, uuid.New())
+		for _, first := range []int{1, 1, 3_001} {
+			p.call(whatever, "stage large", `SELECT count(*) FROM (SELECT array_agg('x' || i) paths, array_agg(sha256(($2 + i)::text::bytea)) digests,
+					array_agg(1::bigint) sizes, array_agg('x'::text) types, array_agg(gen_random_uuid()) ids FROM generate_series(1, 250) i) f,
+				artifactd.stage($1, 1, 2, f.paths, f.digests, f.sizes, f.types, f.ids, 60, 60, 100000)`, lease, first)
+		}
+		p.call(batch, "seal large", `SELECT * FROM artifactd.seal($1)`, lease)
+		p.call(batch, "collect unnamed large", `SELECT * FROM artifactd.collect_unnamed(250, 0)`)
+		p.call(batch, "claim", `SELECT * FROM artifactd.claim_deletions(250, 60)`)
+		p.call(batch, "finish", `SELECT * FROM artifactd.finish_deletions(ARRAY(SELECT 'k' || i FROM generate_series(1, 250) i),
+			array_fill(''::text, ARRAY[250]), clock_timestamp())`)
+		p.call(batch, "forget", `SELECT * FROM artifactd.forget_operations(250)`)
+	}
+}

@@ -1,0 +1,168 @@
+package pointer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/artifactd/artifactd/internal/devstack"
+	"github.com/artifactd/artifactd/internal/testenv"
+)
+
+// newWorldOn is a world on a server of its own.
+func newWorldOn(t *testing.T, pg *devstack.Postgres) *world {
+	t.Helper()
+	db := testenv.DatabaseOn(t, pg)
+	return &world{t: t, db: db, owner: db.Connect(t)}
+}
+
+// impatient is a worker that gives up a wait soon.
+func (w *world) impatient() *Catalogue {
+	return w.workerAt(w.db.ServiceURL, Options{DecisionTimeout: 300 * time.Millisecond})
+}
+
+// cancelled runs a call whose commit the server stops waiting for: it then commits locally and
+// warns that the commit may not have been replicated.
+func (w *world) cancelled(call func() error) error {
+	w.t.Helper()
+	answer := make(chan error, 1)
+	go func() { answer <- call() }()
+	var got error
+	w.await("the server has given up the wait", func() bool {
+		w.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'`)
+		select {
+		case got = <-answer:
+			return true
+		default:
+			return false
+		}
+	})
+	return got
+}
+
+func isUnknown(err error) bool {
+	var unknown *OutcomeUnknownError
+	return errors.As(err, &unknown)
+}
+
+func TestScheduleU6StandbyIsGoneAndComesBack(t *testing.T) {
+	t.Parallel()
+	primary := testenv.Postgres(t, devstack.PostgresOptions{})
+	w := newWorldOn(t, primary)
+	w.pointer("p")
+	a := w.worker()
+	w.published(a, w.ready(a, "p", "before"))
+	l := w.ready(a, "p", "A")
+	standby, options := testenv.Standby(t, primary, "standby1")
+	if err := standby.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.setting("synchronous_standby_names", "standby1")
+
+	req := publish(l)
+	calls := map[string]func(*Catalogue) error{
+		"publish":   func(c *Catalogue) error { _, err := c.Publish(context.Background(), req); return err },
+		"settle":    func(c *Catalogue) error { _, err := c.Settle(context.Background(), req.OperationID, "p"); return err },
+		"operation": func(c *Catalogue) error { _, err := c.Operation(context.Background(), req.OperationID); return err },
+	}
+	for _, name := range []string{"publish", "settle", "operation"} {
+		if err := w.cancelled(func() error { return calls[name](a) }); !isUnknown(err) {
+			t.Errorf("%s, when the server gives up the wait: %v", name, err)
+		}
+		if err := calls[name](w.impatient()); !isUnknown(err) {
+			t.Errorf("%s, when the client gives up the wait: %v", name, err)
+		}
+	}
+	// Back again.
+	testenv.Postgres(t, options)
+	out, err := a.Settle(t.Context(), req.OperationID, "p")
+	if err != nil || out.Kind != "published" || out.Versions[0].Version != l.Token {
+		t.Fatalf("settled as %+v, %v once the standby is back", out, err)
+	}
+	w.shows("p", "1.2")
+}
+
+func TestScheduleU6StandbyIsDroppedFromTheSetting(t *testing.T) {
+	t.Parallel()
+	w := newWorldOn(t, testenv.Postgres(t, devstack.PostgresOptions{}))
+	w.pointer("p")
+	a := w.worker()
+	l := w.ready(a, "p", "A")
+	w.setting("synchronous_standby_names", "nobody")
+	req := publish(l)
+	if _, err := w.impatient().Publish(t.Context(), req); !isUnknown(err) {
+		t.Fatalf("got %v, want an unknown outcome", err)
+	}
+	w.setting("synchronous_standby_names", "")
+	out, err := a.Settle(t.Context(), req.OperationID, "p")
+	if err != nil || out.Kind != "published" {
+		t.Errorf("settled as %+v, %v", out, err)
+	}
+}
+
+func TestScheduleU6StandbyIsPromoted(t *testing.T) {
+	t.Parallel()
+	primary := testenv.Postgres(t, devstack.PostgresOptions{})
+	w := newWorldOn(t, primary)
+	w.pointer("p")
+	a := w.worker()
+	w.published(a, w.ready(a, "p", "before"))
+	l := w.ready(a, "p", "A")
+	standby, options := testenv.Standby(t, primary, "standby1")
+	if err := standby.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.setting("synchronous_standby_names", "standby1")
+	req := publish(l)
+	if _, err := w.impatient().Publish(t.Context(), req); !isUnknown(err) {
+		t.Fatalf("got %v, want an unknown outcome", err)
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	promoted := testenv.Postgres(t, options)
+	db := &testenv.DB{Name: w.db.Name, URL: promoted.URL(w.db.Name), Postgres: promoted,
+		ServiceURL: strings.Replace(w.db.ServiceURL, primary.Socket()[:strings.LastIndex(primary.Socket(), "/")], promoted.Socket()[:strings.LastIndex(promoted.Socket(), "/")], 1)}
+	w2 := &world{t: t, db: db, owner: db.Connect(t)}
+	b := w2.workerAt(promoted.URL(db.Name), Options{})
+	if _, err := b.Resolve(t.Context(), "p"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a standby in recovery resolved: %v", err)
+	}
+	if _, err := b.Resolve(t.Context(), "nobody"); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a standby in recovery knows that a name is not there: %v", err)
+	}
+	w2.exec(`SELECT pg_promote()`)
+	out, err := b.Settle(t.Context(), req.OperationID, "p")
+	if err != nil || out.Kind != "aborted" {
+		t.Errorf("settled as %+v, %v on the promoted standby, which never saw it", out, err)
+	}
+	w2.shows("p", "1.1")
+}
+
+// setting changes a setting of the whole server and waits until it is in force.
+func (w *world) setting(name, value string) {
+	w.t.Helper()
+	conn, err := pgx.Connect(context.Background(), w.db.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	// Not waited for: with a standby that is gone, nothing of this session may be.
+	for _, sql := range []string{`SET synchronous_commit = local`, `ALTER SYSTEM SET ` + name + ` = '` + value + `'`, `SELECT pg_reload_conf()`} {
+		if _, err := conn.Exec(context.Background(), sql); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.exec(`SET synchronous_commit = local`)
+	w.await(name+" is in force", func() bool {
+		var have string
+		if err := conn.QueryRow(context.Background(), `SELECT setting FROM pg_settings WHERE name = $1`, name).Scan(&have); err != nil {
+			w.t.Fatal(err)
+		}
+		return have == value
+	})
+}
