@@ -130,7 +130,7 @@ CREATE TABLE artifactd.operation (
     pointers         text[] NOT NULL,  -- whom it concerns, for authorisation
     generation_ids   uuid[] NOT NULL,
     answer           jsonb,
-    recorded_at      timestamptz,
+    recorded_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Written before each answer that only repeats what is recorded: committing it proves that
     -- the record itself is as durable as this server makes anything.
     told_at          timestamptz

@@ -148,8 +148,8 @@ BEGIN
                   FROM held_lease(p.pointer_id) a;
                 RETURN;
             END IF;
-            INSERT INTO operation (operation_id, kind, request_digest, outcome, pointers, generation_ids, recorded_at)
-            VALUES (p_operation_id, 'acquire', p_request_digest, 'acquired', ARRAY[p.name], ARRAY[p_lease_id], clock_timestamp())
+            INSERT INTO operation (operation_id, kind, request_digest, outcome, pointers, generation_ids)
+            VALUES (p_operation_id, 'acquire', p_request_digest, 'acquired', ARRAY[p.name], ARRAY[p_lease_id])
             ON CONFLICT (operation_id) DO NOTHING;
             recorded := FOUND;
         END IF;

@@ -270,10 +270,10 @@ BEGIN
         answer := jsonb_build_object('lease_id', v_unknown);
         IF status = 'epoch-superseded' THEN
             -- A lease of a history that was lost. The refusal is recorded like any other.
-            INSERT INTO operation (operation_id, kind, request_digest, outcome, pointers, generation_ids, answer, recorded_at)
+            INSERT INTO operation (operation_id, kind, request_digest, outcome, pointers, generation_ids, answer)
             SELECT p_operation_id, 'publish', p_request_digest, 'refused', coalesce(v_names, '{}'), p_lease_ids,
                    jsonb_build_object('refusals', jsonb_build_array(jsonb_build_object('pointer', '',
-                       'reason', 'epoch-superseded', 'token', l.epoch || '.' || l.generation))), clock_timestamp()
+                       'reason', 'epoch-superseded', 'token', l.epoch || '.' || l.generation)))
               FROM unnest(p_lease_ids, p_epochs, p_generations) l (id, epoch, generation) WHERE l.id = v_unknown
             ON CONFLICT (operation_id) DO NOTHING;
             SELECT * INTO STRICT o FROM recorded(p_operation_id);
@@ -370,7 +370,7 @@ BEGIN
         END LOOP;
         status := 'published'; answer := jsonb_build_object('versions', v_versions);
     END IF;
-    UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests, recorded_at = at
+    UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests
      WHERE o2.operation_id = p_operation_id;
 END $$;
 -- +goose StatementEnd
@@ -481,7 +481,7 @@ BEGIN
         answer := jsonb_build_object('versions', jsonb_build_array(jsonb_build_object('pointer', p.name,
             'version', v_epoch || '.' || (p.generation + 1))));
     END IF;
-    UPDATE operation o2 SET outcome = status, answer = rollback.answer, recorded_at = at
+    UPDATE operation o2 SET outcome = status, answer = rollback.answer
      WHERE o2.operation_id = p_operation_id;
 END $$;
 -- +goose StatementEnd
@@ -498,8 +498,8 @@ CREATE FUNCTION artifactd.settle(
 BEGIN
     PERFORM begin_decision();
     IF p_pointer IS NOT NULL THEN
-        INSERT INTO operation (operation_id, kind, outcome, pointers, generation_ids, recorded_at)
-        VALUES (p_operation_id, 'settle', 'aborted', ARRAY[p_pointer], '{}', clock_timestamp())
+        INSERT INTO operation (operation_id, kind, outcome, pointers, generation_ids)
+        VALUES (p_operation_id, 'settle', 'aborted', ARRAY[p_pointer], '{}')
         ON CONFLICT (operation_id) DO NOTHING;
         IF FOUND AND EXISTS (SELECT 1 FROM generation g WHERE g.publish_operation_id = p_operation_id) THEN
             DELETE FROM operation o WHERE o.operation_id = p_operation_id;

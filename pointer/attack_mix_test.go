@@ -63,6 +63,20 @@ func (m *mix) count(what string) {
 	m.mu.Unlock()
 }
 
+// unseen names what has not been answered yet and must be for the mix to mean anything.
+func (m *mix) unseen() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var kinds []string
+	for _, must := range []string{"acquire acquired", "acquire lease-held", "publish published", "publish refused", "publish aborted",
+		"publish operation-mismatch", "rollback published", "retire retired"} {
+		if m.tally[must] == 0 {
+			kinds = append(kinds, must)
+		}
+	}
+	return kinds
+}
+
 // operation is a fresh id, or one that somebody has used, for whatever it was.
 func (m *mix) operation(r *rand.Rand) uuid.UUID {
 	m.mu.Lock()
@@ -247,8 +261,10 @@ func TestAttackEverythingAtOnce(t *testing.T) {
 	w.pointer("p", "q", "r")
 	w.exec(`UPDATE artifactd.installation SET key_prefix = 'artifactd/'`)
 	m := &mix{told: map[uuid.UUID]string{}, tally: map[string]int{}}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	// Long enough for every kind of meeting, however busy the machine is.
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
+	start := time.Now()
 	var wg sync.WaitGroup
 	for i := range 8 {
 		s := &mixSession{mix: m, ctx: context.Background(), conn: w.db.ConnectService(t), r: rand.New(rand.NewPCG(7, uint64(i)))}
@@ -261,6 +277,9 @@ func TestAttackEverythingAtOnce(t *testing.T) {
 	for raise := time.NewTicker(time.Second); ctx.Err() == nil; {
 		select {
 		case <-raise.C:
+			if time.Since(start) > 5*time.Second && len(m.unseen()) == 0 {
+				cancel()
+			}
 			w.exec(`UPDATE artifactd.installation SET epoch = epoch + 1`)
 		case <-ctx.Done():
 			raise.Stop()
@@ -271,11 +290,8 @@ func TestAttackEverythingAtOnce(t *testing.T) {
 		t.Error(f)
 	}
 	t.Log(m.tally)
-	for _, must := range []string{"acquire acquired", "acquire lease-held", "publish published", "publish refused", "publish aborted",
-		"publish operation-mismatch", "rollback published", "retire retired"} {
-		if m.tally[must] == 0 {
-			t.Errorf("never seen: %s", must)
-		}
+	for _, kind := range m.unseen() {
+		t.Errorf("never seen: %s", kind)
 	}
 	w.checkTold(maps.Clone(m.told))
 	w.exec(`UPDATE artifactd.installation SET epoch = epoch + 1`) // kills every lease

@@ -127,7 +127,7 @@ var mutants = []mutant{
 	{
 		name: "the outcome's request is not compared",
 		file: publish,
-		old:  "(o.request_digest <> p_request_digest\n                OR o.manifest_digests IS DISTINCT FROM v_digests)",
+		old:  "(o.request_digest IS DISTINCT FROM p_request_digest\n                OR o.manifest_digests IS DISTINCT FROM v_digests)",
 		new:  "(false)",
 		pkg:  "./pointer", run: "ScheduleU4",
 	},
@@ -141,8 +141,8 @@ var mutants = []mutant{
 	{
 		name: "a refusal is not recorded",
 		file: publish,
-		old:  "    UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests, recorded_at = at\n     WHERE o2.operation_id = p_operation_id;",
-		new:  "    IF status = 'refused' THEN DELETE FROM operation o2 WHERE o2.operation_id = p_operation_id; ELSE\n    UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests, recorded_at = at\n     WHERE o2.operation_id = p_operation_id; END IF;",
+		old:  "    UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests\n     WHERE o2.operation_id = p_operation_id;",
+		new:  "    IF status = 'refused' THEN DELETE FROM operation o2 WHERE o2.operation_id = p_operation_id; ELSE\n    UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests\n     WHERE o2.operation_id = p_operation_id; END IF;",
 		pkg:  "./pointer", run: "ScheduleU5",
 	},
 	{
@@ -204,7 +204,7 @@ var mutants = []mutant{
 	{
 		name: "retire without its token",
 		file: leases,
-		old:  "    IF p_epoch IS NOT NULL AND (p.current_id IS NULL\n        OR p.current_epoch <> p_epoch OR p.current_generation <> p_generation) THEN\n        status := 'superseded'; RETURN;\n    END IF;\n",
+		old:  "    IF p.current_epoch IS DISTINCT FROM p_epoch OR p.current_generation IS DISTINCT FROM p_generation THEN\n        status := 'superseded'; RETURN;\n    END IF;\n",
 		new:  "",
 		pkg:  "./pointer", run: "ScheduleH15",
 	},
@@ -239,8 +239,8 @@ var mutants = []mutant{
 	{
 		name: "a collecting version is adopted from",
 		file: publish,
-		old:  "                                 AND h.collecting_at IS NULL\n",
-		new:  "",
+		old:  "           AND h.collecting_at IS NULL AND h.file_count > 0\n",
+		new:  "           AND h.file_count > 0\n",
 		pkg:  "./gc", run: "ScheduleG2",
 	},
 	{
