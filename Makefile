@@ -14,7 +14,7 @@ TEST_TIMEOUT  ?= 25m
 TEST_FLAGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test lint generate bench vuln clean postgres minio
+.PHONY: help dev build test lint generate bench mutants vuln clean postgres faketime minio
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ build: ## build .cache/bin/artifactd
 	@mkdir -p $(BIN)
 	@$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/artifactd ./cmd/artifactd
 
-test: postgres minio ## all tests, with the race detector, against real servers
+test: postgres faketime minio ## all tests, with the race detector, against real servers
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
 
 lint: ## gofmt, vet, staticcheck, generated code is current, no test is skipped
@@ -38,6 +38,9 @@ generate: ## write the generated code anew
 bench: postgres ## speed against bare echo, pgbench and raw PUTs, as ratios
 	$(GO) run ./internal/bench
 
+mutants: postgres faketime minio ## break the protocol line by line; a named test must notice each
+	$(GO) run ./internal/mutants
+
 vuln: ## known vulnerabilities (govulncheck; needs its database on the network)
 	@echo "govulncheck asks the Go vulnerability database, which not every network reaches;" >&2
 	@echo "on such a network this target fails and says nothing about the code." >&2
@@ -48,6 +51,9 @@ clean: ## remove what was built here (.cache); data of make dev stays in .artifa
 
 postgres:
 	@sh scripts/postgres.sh
+
+faketime:
+	@sh scripts/faketime.sh
 
 minio: $(MINIO_STAMP)
 

@@ -37,6 +37,8 @@ type PostgresOptions struct {
 	FsyncOff bool
 	// Settings are further Postgres settings, by name.
 	Settings map[string]string
+	// Env is added to the server's environment, "KEY=value".
+	Env []string
 	// Logger reports what is slow: the making of the cluster, waiting for a server that stops.
 	Logger *slog.Logger
 }
@@ -155,7 +157,7 @@ func (p *Postgres) start(ctx context.Context, in installation, id identity, o Po
 	proc, err := StartProcess(ctx, ProcessSpec{
 		Path: filepath.Join(in.bin, "postgres"),
 		Args: p.arguments(o),
-		Env:  postgresEnv(),
+		Env:  append(postgresEnv(), o.Env...),
 		Dir:  p.folder.cluster(),
 		Log:  p.folder.log(),
 		// SIGINT is Postgres's fast shutdown: sessions are ended, the cluster is left clean.
