@@ -90,7 +90,8 @@ type Report struct {
 	// key that was declared and never uploaded counts too: the store does not tell them apart.
 	Deleted    Count            `json:"deleted"`
 	ByReason   map[string]Count `json:"by_reason"`
-	Failed     int64            `json:"failed"`      // deletions that the store refused; they stay in the ledger
+	Failed     int64            `json:"failed"`      // deletions that failed; they stay in the ledger and are tried again
+	Retained   int64            `json:"retained"`    // objects that the store keeps for now (object lock); likewise
 	Skipped    int64            `json:"skipped"`     // steps that lost to a concurrent publish or collector; the next run repeats them
 	LedgerSize int64            `json:"ledger_size"` // keys still in the ledger
 	FirstError string           `json:"first_error,omitempty"`
@@ -329,6 +330,7 @@ func (r *Report) add(part *Report) {
 	r.Deleted.Objects += part.Deleted.Objects
 	r.Deleted.Bytes += part.Deleted.Bytes
 	r.Failed += part.Failed
+	r.Retained += part.Retained
 	for reason, n := range part.ByReason {
 		sum := r.ByReason[reason]
 		r.ByReason[reason] = Count{sum.Objects + n.Objects, sum.Bytes + n.Bytes}
@@ -372,10 +374,7 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 		}
 		if fate != nil {
 			errs[i] = fate.Error()
-			report.Failed++
-			if report.FirstError == "" {
-				report.FirstError = fmt.Sprintf("delete %s: %v", d.key, fate)
-			}
+			report.undone(d.key, fate)
 		} else if d.first {
 			n := report.ByReason[d.reason]
 			report.ByReason[d.reason] = Count{n.Objects + 1, n.Bytes + d.size}
@@ -388,6 +387,19 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 		return fmt.Errorf("record deletions: %w", err)
 	}
 	return nil
+}
+
+// undone counts a deletion that did not happen. An object that the store retains is no failure:
+// nobody can do anything about it, and the run is complete without it.
+func (r *Report) undone(key string, fate error) {
+	if errors.Is(fate, artifacts.ErrRetained) {
+		r.Retained++
+		return
+	}
+	r.Failed++
+	if r.FirstError == "" {
+		r.FirstError = fmt.Sprintf("delete %s: %v", key, fate)
+	}
 }
 
 // forget drops outcomes past their keeping.

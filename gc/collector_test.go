@@ -491,7 +491,7 @@ func TestScheduleG5StoreFailsHalfWay(t *testing.T) {
 		},
 		"refuses one key": func(ctx context.Context, s gc.Store, keys []string) ([]artifacts.Deleted, error) {
 			fates, err := s.Delete(ctx, keys[1:])
-			return append([]artifacts.Deleted{{Key: keys[0], Err: artifacts.ErrRetained}}, fates...), err
+			return append([]artifacts.Deleted{{Key: keys[0], Err: artifacts.ErrStoreUnavailable}}, fates...), err
 		},
 	}
 	for name, how := range faults {
@@ -686,4 +686,19 @@ func TestLiveLeaseIsLeftAlone(t *testing.T) {
 	}
 	s.publish(l)
 	s.check()
+}
+
+func TestScheduleG8RetainedObjectsAreReported(t *testing.T) {
+	s := newSite(t, testenv.Versitygw)
+	s.pointer("p", 0, 0)
+	s.version("p", "one", "two")
+	s.version("p", "three")
+	store := &flaky{Store: s.store, fails: 1, how: func(ctx context.Context, s gc.Store, keys []string) ([]artifacts.Deleted, error) {
+		fates, err := s.Delete(ctx, keys[1:])
+		return append([]artifacts.Deleted{{Key: keys[0], Err: artifacts.ErrRetained}}, fates...), err
+	}}
+	report, err := s.collector(store).RunOnce(t.Context(), gc.RunOptions{})
+	if err != nil || report.Partial() || report.Retained != 1 || report.Deleted.Objects != 1 {
+		t.Errorf("%+v, %v", report, err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib" // the database/sql driver that goose runs on
 	"github.com/pressly/goose/v3"
@@ -157,7 +158,25 @@ func grantService(ctx context.Context, db *sql.DB, role string) (err error) {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, grantsSQL); err != nil {
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "42501" {
+			return &MissingRoleError{Role: role}
+		}
 		return fmt.Errorf("grant rights to role %q: %w", role, err)
 	}
 	return tx.Commit()
+}
+
+// MissingRoleError says that the service's role does not exist and that the migrating role may
+// not create it. Everything else is migrated; once an administrator has run SQL, migrating again
+// goes on from there.
+type MissingRoleError struct{ Role string }
+
+// SQL is what an administrator has to run.
+func (e *MissingRoleError) SQL() string {
+	return "CREATE ROLE " + pgx.Identifier{e.Role}.Sanitize() + " NOLOGIN;"
+}
+
+func (e *MissingRoleError) Error() string {
+	return fmt.Sprintf("role %q does not exist and this role may not create it; as an administrator run\n\n\t%s\n\nand migrate again", e.Role, e.SQL())
 }

@@ -2,6 +2,7 @@ package pointer
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/artifactd/artifactd/internal/testenv"
 )
 
-func TestCheckServer(t *testing.T) {
+func TestChecksBeforeServing(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t, devstack.PostgresOptions{DataDir: t.TempDir()})
 	db := testenv.DatabaseOn(t, pg)
@@ -34,14 +35,15 @@ func TestCheckServer(t *testing.T) {
 		}
 		return c
 	}
-	if err := open(db.ServiceURL, nil).CheckServer(t.Context()); err != nil {
+	sound := open(db.ServiceURL, nil)
+	if err := errors.Join(sound.CheckDurability(t.Context()), sound.CheckRole(t.Context())); err != nil {
 		t.Errorf("a sound server: %v", err)
 	}
-	err := open(db.ServiceURL, map[string]string{"synchronous_commit": "off"}).CheckServer(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "synchronous_commit") {
+	err := open(db.ServiceURL, map[string]string{"synchronous_commit": "off"}).CheckDurability(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "synchronous_commit=off") {
 		t.Errorf("synchronous_commit off: %v", err)
 	}
-	err = open(db.URL, nil).CheckServer(t.Context())
+	err = open(db.URL, nil).CheckRole(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "past the fence") {
 		t.Errorf("as the owner: %v", err)
 	}
