@@ -92,6 +92,16 @@ CREATE INDEX generation_dead ON artifactd.generation (pointer_id)
 CREATE INDEX generation_shares ON artifactd.generation (manifest_id)
     WHERE manifest_id <> generation_id;
 
+-- Who waits for a pointer's lease, through whichever replica, in order of arrival. Advice, not
+-- safety: it is lost in a crash, and one who has not been seen for a second counts no more.
+CREATE UNLOGGED TABLE artifactd.waiter (
+    pointer_id bigint NOT NULL,
+    waiter_id  uuid   NOT NULL,
+    arrived_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL,
+    PRIMARY KEY (pointer_id, waiter_id)
+) WITH (fillfactor = 50);
+
 -- One upload. Its key is never used again, so a late PUT or DELETE can only touch this object.
 CREATE TABLE artifactd.artifact (
     artifact_id    uuid PRIMARY KEY,
@@ -175,6 +185,6 @@ CREATE TABLE artifactd.access_token (
 );
 
 -- +goose Down
-DROP TABLE artifactd.access_token, artifactd.gc_run, artifactd.deletion, artifactd.operation,
+DROP TABLE artifactd.access_token, artifactd.waiter, artifactd.gc_run, artifactd.deletion, artifactd.operation,
     artifactd.manifest_file, artifactd.artifact, artifactd.generation, artifactd.pointer,
     artifactd.installation;

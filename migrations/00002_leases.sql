@@ -116,13 +116,36 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Notes that a waiter is still there, and reports whether nobody who came before it is. Called
+-- under the pointer's lock.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.stand_in_line(p_pointer_id bigint, p_waiter uuid, OUT is_first boolean)
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+DECLARE at timestamptz := clock_timestamp(); v_arrived timestamptz;
+BEGIN
+    INSERT INTO waiter AS w (pointer_id, waiter_id, arrived_at, seen_at) VALUES (p_pointer_id, p_waiter, at, at)
+    ON CONFLICT (pointer_id, waiter_id) DO UPDATE SET seen_at = at RETURNING w.arrived_at INTO v_arrived;
+    is_first := NOT EXISTS (SELECT 1 FROM waiter w WHERE w.pointer_id = p_pointer_id
+        AND w.seen_at > at - interval '1 second' AND (w.arrived_at, w.waiter_id) < (v_arrived, p_waiter));
+END $$;
+-- +goose StatementEnd
+
+-- Takes a waiter out of the line.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.leave_line(p_name text, p_waiter uuid) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+    DELETE FROM waiter WHERE waiter_id = p_waiter AND pointer_id = (SELECT pointer_id FROM pointer WHERE name = p_name)
+$$;
+-- +goose StatementEnd
+
 -- Installs the next generation at once, which fences every earlier one. Status: acquired,
 -- pointer-not-found, pointer-retired, lease-held, operation-mismatch, or (an operation id whose
--- lease is dead) lease-lost with a reason. A held lease leaves no outcome behind.
+-- lease is dead) lease-lost with a reason. A held lease leaves no outcome behind. With a waiter it
+-- keeps that one's place in line, and answers in-line while somebody who came before waits too.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.acquire(
     p_name text, p_holder text, p_ttl double precision, p_lease_id uuid,
-    p_operation_id uuid, p_request_digest bytea,
+    p_operation_id uuid, p_request_digest bytea, p_waiter uuid DEFAULT NULL,
     OUT status text, OUT reason text, OUT lease_id uuid, OUT epoch bigint, OUT generation bigint,
     OUT holder text, OUT acquired_at timestamptz, OUT expires_at timestamptz,
     OUT expires_in double precision, OUT ttl double precision
@@ -130,7 +153,7 @@ CREATE FUNCTION artifactd.acquire(
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; o operation; at timestamptz; v_epoch bigint; expiry timestamptz;
-    recorded boolean := false;
+    recorded boolean := false; v_first boolean := true;
 BEGIN
     PERFORM begin_decision();
     PERFORM check_ttl(p_ttl);
@@ -146,6 +169,7 @@ BEGIN
                AND g.epoch = (SELECT i.epoch FROM installation i) THEN
                 SELECT a.* INTO status, holder, epoch, generation, expires_in
                   FROM held_lease(p.pointer_id) a;
+                IF p_waiter IS NOT NULL THEN PERFORM stand_in_line(p.pointer_id, p_waiter); END IF;
                 RETURN;
             END IF;
             INSERT INTO operation (operation_id, kind, request_digest, outcome, pointers, generation_ids)
@@ -177,6 +201,7 @@ BEGIN
     END IF;
 
     PERFORM 1 FROM generation g2 WHERE g2.generation_id = p.head_id FOR NO KEY UPDATE;
+    IF p_waiter IS NOT NULL THEN v_first := (SELECT l.is_first FROM stand_in_line(p.pointer_id, p_waiter) l); END IF;
 
     SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i;
     SELECT p2.* INTO p FROM pointer p2 WHERE p2.pointer_id = p.pointer_id;
@@ -185,12 +210,16 @@ BEGIN
         status := 'pointer-retired';
     ELSIF g.state = 'leased' AND g.epoch = v_epoch AND p.lease_expires_at > at THEN
         SELECT a.* INTO status, holder, epoch, generation, expires_in FROM held_lease(p.pointer_id) a;
+    ELSIF NOT v_first THEN
+        status := 'in-line'; holder := coalesce(g.holder, ''); expires_in := 0;
+        epoch := coalesce(g.epoch, 1); generation := coalesce(g.generation, 1);
     END IF;
     IF status IS NOT NULL THEN
         IF recorded THEN DELETE FROM operation o2 WHERE o2.operation_id = p_operation_id; END IF;
         RETURN;
     END IF;
 
+    IF p_waiter IS NOT NULL THEN DELETE FROM waiter w WHERE w.pointer_id = p.pointer_id AND w.waiter_id = p_waiter; END IF;
     PERFORM end_lease(p.head_id, 'superseded', at);
     expiry := at + make_interval(secs => p_ttl);
     INSERT INTO generation (generation_id, pointer_id, epoch, generation, state, holder, ttl_seconds,
@@ -428,6 +457,7 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION artifactd.pin, artifactd.retire, artifactd.break_lease, artifactd.release, artifactd.renew,
-    artifactd.lease_now, artifactd.acquire, artifactd.held_lease,
+    artifactd.lease_now, artifactd.acquire, artifactd.leave_line,
+    artifactd.stand_in_line, artifactd.held_lease,
     artifactd.put_pointer, artifactd.effective_expiry, artifactd.end_lease, artifactd.lease_reason,
     artifactd.check_ttl, artifactd.begin_decision;

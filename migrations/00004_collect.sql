@@ -285,6 +285,7 @@ BEGIN
          ORDER BY recorded_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS forgotten = ROW_COUNT;
     DELETE FROM gc_run WHERE started_at < clock_timestamp() - interval '40 days';
+    DELETE FROM waiter WHERE seen_at < clock_timestamp() - interval '1 hour';
 END $$;
 -- +goose StatementEnd
 

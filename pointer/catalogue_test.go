@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,6 +229,78 @@ func TestWaitingInLine(t *testing.T) {
 	var held *LeaseHeldError
 	if _, err := b.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "late", Wait: 50 * time.Millisecond}); !errors.As(err, &held) {
 		t.Errorf("a wait that ran out: %v", err)
+	}
+}
+
+// Waiters of a busy replica do not hand the lease to each other past one who waits elsewhere.
+func TestLineIsFair(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	busy, quiet := w.worker(), w.worker()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var handed atomic.Int64
+	for range 3 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				l, err := busy.Acquire(ctx, AcquireRequest{Pointer: "p", Holder: "busy", Wait: time.Minute})
+				if err != nil {
+					continue
+				}
+				handed.Add(1)
+				<-time.After(200 * time.Millisecond) // the work that the lease is for
+				_ = busy.Release(context.WithoutCancel(ctx), l.ID)
+			}
+		})
+	}
+	w.await("the busy replica hands the lease around", func() bool { return handed.Load() > 1 })
+	for range 3 {
+		before := handed.Load()
+		l, err := quiet.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "quiet", Wait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The 3 who came before it, and those served before its request had arrived at all.
+		if passed := handed.Load() - before; passed > 8 {
+			t.Errorf("%d others were served before one who waited on another replica", passed)
+		}
+		if err := quiet.Release(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// One who asks again for the lease that it holds does not wait behind those who wait for it.
+func TestRepeatedAcquireDoesNotWaitForItself(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	req := AcquireRequest{Pointer: "p", Holder: "A", OperationID: uuid.New(), Wait: time.Minute}
+	l, err := a.Acquire(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := a.Acquire(context.Background(), AcquireRequest{Pointer: "p", Holder: "B", Wait: time.Minute})
+		waiting <- err
+	}()
+	w.await("B waits", func() bool { return w.count(`SELECT count(*) FROM artifactd.waiter`) == 1 })
+	again, err := a.Acquire(t.Context(), req)
+	if err != nil || again.ID != l.ID {
+		t.Fatalf("%+v, %v", again, err)
+	}
+	if err := a.Release(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	if n := w.count(`SELECT count(*) FROM artifactd.waiter`); n != 0 {
+		t.Errorf("%d still in line", n)
 	}
 }
 

@@ -28,7 +28,7 @@ func (r *leaseRow) lease() Lease {
 	}
 }
 
-func (r *leaseRow) held() error {
+func (r *leaseRow) held() *LeaseHeldError {
 	return &LeaseHeldError{Holder: *r.holder, CurrentToken: Token{*r.epoch, *r.generation}, ExpiresIn: seconds(*r.expiresIn)}
 }
 
@@ -38,8 +38,9 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 const (
 	acquireSQL = `SELECT status, reason, lease_id, epoch, generation, holder, acquired_at, expires_at, expires_in, ttl
-		FROM artifactd.acquire($1, $2, $3, $4, $5, $6)`
-	renewSQL = `SELECT status, reason, lease_id, pointer, epoch, generation, holder, state, acquired_at, expires_at, expires_in, ttl
+		FROM artifactd.acquire($1, $2, $3, $4, $5, $6, $7)`
+	leaveLineSQL = `SELECT artifactd.leave_line($1, $2)`
+	renewSQL     = `SELECT status, reason, lease_id, pointer, epoch, generation, holder, state, acquired_at, expires_at, expires_in, ttl
 		FROM artifactd.renew($1, $2, $3, $4, $5)`
 	leaseNowSQL = `SELECT status, reason, lease_id, pointer, epoch, generation, holder, state, acquired_at, expires_at, expires_in, ttl
 		FROM artifactd.lease_now($1)`
@@ -70,14 +71,17 @@ func (c *Catalogue) acquireOnce(ctx context.Context, req AcquireRequest) (Lease,
 	if err != nil {
 		return Lease{}, err
 	}
-	var operation *uuid.UUID
+	var operation, waiter *uuid.UUID
 	if req.OperationID != uuid.Nil {
 		operation = &req.OperationID
+	}
+	if req.waiter != uuid.Nil {
+		waiter = &req.waiter
 	}
 	state := string(StateLeased)
 	row := leaseRow{pointer: &req.Pointer, state: &state}
 	err = c.decide(ctx, acquireSQL,
-		[]any{req.Pointer, req.Holder, req.TTL.Seconds(), id, operation, acquireDigest(req)},
+		[]any{req.Pointer, req.Holder, req.TTL.Seconds(), id, operation, acquireDigest(req), waiter},
 		&row.status, &row.reason, &row.id, &row.epoch, &row.generation, &row.holder, &row.acquiredAt, &row.expiresAt, &row.expiresIn, &row.ttl)
 	if err != nil {
 		return Lease{}, unknownOutcome(req.OperationID, err)
@@ -95,6 +99,8 @@ func (c *Catalogue) acquireOnce(ctx context.Context, req AcquireRequest) (Lease,
 		return Lease{}, ErrOperationMismatch
 	case "lease-held":
 		return Lease{}, row.held()
+	case "in-line":
+		return Lease{}, &inLineError{*row.held()}
 	case "lease-lost":
 		return Lease{}, row.lost()
 	}

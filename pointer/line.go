@@ -5,62 +5,102 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
-// Bounds on how often the first in line asks the database again. Releases and publications made
-// through this process wake it at once; those made through others are seen at the next question.
+// Bounds on how often the first in line asks the database again: soon at first, ever less often
+// while the same lease lives. Releases and publications made through this process wake it at
+// once; those made through others are seen at the next question. The longest pause is well below
+// the second after which the database takes a waiter for gone.
 const (
 	linePollMin = 5 * time.Millisecond
 	linePollMax = 250 * time.Millisecond
 )
 
-// acquireInLine waits behind the other callers of this process that want the same pointer, in the
-// order they came. Only the first in line asks the database, so that a thousand waiters cost no
-// more than one.
+// inLineError says that the lease is free, and that somebody who came before waits for it.
+type inLineError struct{ LeaseHeldError }
+
+func (e *inLineError) Unwrap() error { return &e.LeaseHeldError }
+
+// acquireInLine waits behind the other callers that want the same pointer. Those of this process
+// stand in the order they came, and only the first of them asks the database, so that a thousand
+// waiters cost no more than one. The firsts of all processes stand in line in the database.
 func (c *Catalogue) acquireInLine(ctx context.Context, req AcquireRequest) (Lease, error) {
+	req.waiter = uuid.New()
+	// Asked once before standing in line: a repeated operation may hold the lease that the others
+	// wait for.
+	lease, err := c.acquireOnce(ctx, req)
+	if !isHeld(err) {
+		return lease, err
+	}
+	defer c.leaveLine(ctx, req)
 	deadline, cancel := context.WithTimeout(ctx, req.Wait)
 	defer cancel()
 	leave, err := c.lines.enter(deadline, req.Pointer)
-	if err != nil {
-		// Never came to the front in time: say who holds the lease now.
-		if ctx.Err() != nil {
-			return Lease{}, ctx.Err()
-		}
-		return c.acquireOnce(ctx, req)
-	}
-	defer leave()
-	for {
-		lease, err := c.acquireOrWait(ctx, deadline, req)
-		var held *LeaseHeldError
-		switch {
-		case !errors.As(err, &held):
+	if err == nil {
+		defer leave()
+		lease, err = c.askUntil(ctx, deadline, req)
+		if !isHeld(err) {
 			return lease, err
-		case ctx.Err() != nil:
-			return Lease{}, ctx.Err()
-		case deadline.Err() != nil:
-			return Lease{}, err
 		}
+	}
+	if ctx.Err() != nil {
+		return Lease{}, ctx.Err()
+	}
+	// Out of time: one who does not wait takes the lease if it happens to be free.
+	req.waiter = uuid.Nil
+	return c.acquireOnce(ctx, req)
+}
+
+func isHeld(err error) bool {
+	var held *LeaseHeldError
+	return errors.As(err, &held)
+}
+
+// leaveLine gives up a place in the database's line. If it cannot, the place is gone in a second.
+func (c *Catalogue) leaveLine(ctx context.Context, req AcquireRequest) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if _, err := c.pool.Exec(ctx, leaveLineSQL, req.Pointer, req.waiter); err != nil {
+		c.opts.Logger.Debug("leave the line for a lease", "pointer", req.Pointer, "error", err)
 	}
 }
 
-// acquireOrWait tries once; when the lease is held, it returns that after a pause, which a change
-// announced meanwhile cuts short.
-func (c *Catalogue) acquireOrWait(ctx, deadline context.Context, req AcquireRequest) (Lease, error) {
-	changed, stop := c.changes.watch(req.Pointer)
-	defer stop()
-	lease, err := c.acquireOnce(ctx, req)
-	var held *LeaseHeldError
-	if !errors.As(err, &held) {
-		return lease, err
+// askUntil asks for the lease until it is got, or the deadline has passed.
+func (c *Catalogue) askUntil(ctx, deadline context.Context, req AcquireRequest) (Lease, error) {
+	pause, holder := linePollMin, Token{}
+	for {
+		changed, stop := c.changes.watch(req.Pointer)
+		lease, err := c.acquireOnce(ctx, req)
+		var held *LeaseHeldError
+		if !errors.As(err, &held) || ctx.Err() != nil || deadline.Err() != nil {
+			stop()
+			return lease, err
+		}
+		if held.CurrentToken != holder {
+			pause, holder = linePollMin, held.CurrentToken
+		}
+		var inLine *inLineError
+		if errors.As(err, &inLine) {
+			sleep(deadline, linePollMin, nil) // the one ahead is about to take it
+		} else {
+			sleep(deadline, min(max(held.ExpiresIn, linePollMin), pause), changed)
+			pause = min(pause*3/2, linePollMax)
+		}
+		stop()
 	}
-	timer := time.NewTimer(min(max(held.ExpiresIn, linePollMin), linePollMax))
+}
+
+// sleep returns after d, at the end of ctx, or when woken.
+func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-changed:
-	case <-deadline.Done():
+	case <-woken:
+	case <-ctx.Done():
 	}
-	return Lease{}, err
 }
 
 // lines holds, for each pointer that somebody waits for, the order of the waiters.

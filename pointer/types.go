@@ -96,6 +96,8 @@ type AcquireRequest struct {
 	TTL         time.Duration // 0 means DefaultTTL
 	OperationID uuid.UUID     // zero: not repeatable
 	Wait        time.Duration // how long to wait in line while the lease is held
+
+	waiter uuid.UUID // its place in line; zero while it does not wait
 }
 
 // StageFile declares one file of a generation's manifest.

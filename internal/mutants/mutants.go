@@ -174,6 +174,13 @@ var mutants = []mutant{
 		pkg:  "./pointer", run: "ScheduleH9|WaitingInLine",
 	},
 	{
+		name: "nobody keeps the order of the line",
+		file: leases,
+		old:  "    ELSIF NOT v_first THEN\n",
+		new:  "    ELSIF false THEN\n",
+		pkg:  "./pointer", run: "TestLineIsFair",
+	},
+	{
 		name: "acquire forgets its operation",
 		file: leases,
 		old:  "        IF NOT recorded THEN\n            UPDATE operation",
