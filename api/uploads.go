@@ -104,6 +104,9 @@ func (s *Server) prove(c echo.Context, a pointer.Artifact) error {
 		return err
 	}
 	if object.Size != a.Size {
+		if err := s.catalogue.RejectUpload(ctx, a.ID); err != nil {
+			return err
+		}
 		return &fault{kind: errSizeMismatch, detail: fmt.Sprintf("The store holds %d bytes, the artifact was staged with %d.", object.Size, a.Size)}
 	}
 	digest, verified := object.SHA256, pointer.VerifiedByStore
@@ -114,6 +117,10 @@ func (s *Server) prove(c echo.Context, a pointer.Artifact) error {
 		}
 	}
 	if digest != a.Digest {
+		// The key is taken for good: the file has to be staged again, for another one.
+		if err := s.catalogue.RejectUpload(ctx, a.ID); err != nil {
+			return err
+		}
 		return errDigestMismatch
 	}
 	return s.markStored(c, a, verified)

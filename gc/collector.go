@@ -26,7 +26,7 @@ const (
 	markSQL    = `SELECT looked, expired, marked FROM artifactd.collect_mark($1, $2, $3)`
 	filesSQL   = `SELECT status, artifacts FROM artifactd.collect_files($1, $2)`
 	unnamedSQL = `SELECT looked, artifacts FROM artifactd.collect_unnamed($1, $2)`
-	claimSQL   = `SELECT object_key, size, reason, first, claimed_at FROM artifactd.claim_deletions($1, $2)`
+	claimSQL   = `SELECT object_key, size, reason, first, coalesce(upload_id, ''), claimed_at FROM artifactd.claim_deletions($1, $2)`
 	finishSQL  = `SELECT left_ledger FROM artifactd.finish_deletions($1, $2, $3)`
 	ledgerSQL  = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8 FROM artifactd.deletion`
 	forgetSQL  = `SELECT forgotten FROM artifactd.forget_operations($1)`
@@ -289,6 +289,7 @@ type claimed struct {
 	key, reason string
 	size        int64
 	first       bool
+	upload      string // a multipart upload to abort too; empty when there is none
 	at          time.Time
 }
 
@@ -347,7 +348,7 @@ func (c *Collector) claim(ctx context.Context) ([]claimed, error) {
 	}
 	batch, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claimed, error) {
 		var d claimed
-		return d, row.Scan(&d.key, &d.size, &d.reason, &d.first, &d.at)
+		return d, row.Scan(&d.key, &d.size, &d.reason, &d.first, &d.upload, &d.at)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim deletions: %w", err)

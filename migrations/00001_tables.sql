@@ -113,7 +113,8 @@ CREATE TABLE artifactd.artifact (
     stored_at      timestamptz,  -- since when its bytes are proved to be there
     verified       text,         -- how they were proved
     writable_until timestamptz NOT NULL,  -- expiry of the last upload URL handed out
-    missing_at     timestamptz,  -- known or suspected to be gone: never adopted
+    upload_id      text,         -- the store's id of its multipart upload, while that is open
+    missing_at     timestamptz,  -- known or suspected to be gone or wrong: never adopted, staged anew
     unnamed_at     timestamptz   -- since when no path of a living generation names it
 );
 CREATE INDEX artifact_by_digest ON artifactd.artifact (pointer_id, digest);
@@ -153,6 +154,7 @@ CREATE TABLE artifactd.deletion (
     object_key  text COLLATE "C" PRIMARY KEY,
     size        bigint NOT NULL,
     reason      text   NOT NULL,
+    upload_id   text,                  -- a multipart upload to abort too
     enqueued_at timestamptz NOT NULL,
     final_after timestamptz NOT NULL,  -- a deletion made later than this one is final
     not_before  timestamptz NOT NULL,  -- next attempt; pushed ahead while a collector works on it

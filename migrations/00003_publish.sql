@@ -26,7 +26,8 @@ END $$;
 -- Declares files of a live lease's manifest. Each gets an artifact: the one it has already when
 -- digest and size are the same, one adopted from the pointer's current version or from a dead
 -- generation within the resume grace, or a new one, to be uploaded before writable_until. One
--- row a file in the order given; or one row that says lease-not-found, lease-lost or
+-- row a file in the order given (an adopted one may be stored, or have some of its parts
+-- uploaded); or one row that says lease-not-found, lease-lost or
 -- too-many-files.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.stage(
@@ -36,7 +37,7 @@ CREATE FUNCTION artifactd.stage(
 ) RETURNS TABLE (
     status text, reason text, pointer text, epoch bigint, generation bigint,
     path text, artifact_id uuid, digest bytea, size bigint, media_type text,
-    stored boolean, verified text, writable_until timestamptz, owner_id uuid
+    stored boolean, verified text, writable_until timestamptz, owner_id uuid, upload_id text
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
@@ -49,7 +50,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN QUERY SELECT CASE WHEN p_epoch < i.epoch THEN 'lease-lost' ELSE 'lease-not-found' END,
             'epoch-superseded', null::text, null::bigint, null::bigint, null::text, null::uuid, null::bytea,
-            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid
+            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text
             FROM installation i;
         RETURN;
     END IF;
@@ -59,7 +60,7 @@ BEGIN
     PERFORM 1 FROM artifact a
       WHERE a.artifact_id IN (
             SELECT c.artifact_id FROM artifact c
-             WHERE c.pointer_id = g.pointer_id AND c.digest = ANY (p_digests) AND c.stored_at IS NOT NULL
+             WHERE c.pointer_id = g.pointer_id AND c.digest = ANY (p_digests) AND (c.stored_at IS NOT NULL OR c.upload_id IS NOT NULL)
             UNION ALL
             SELECT m.artifact_id FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths))
       ORDER BY a.artifact_id FOR NO KEY UPDATE;
@@ -76,7 +77,7 @@ BEGIN
         IF v_reason = 'expired' THEN PERFORM end_lease(p_lease_id, 'expired', at); END IF;
         RETURN QUERY SELECT CASE WHEN v_reason IS NULL THEN 'too-many-files' ELSE 'lease-lost' END,
             v_reason, p.name, g.epoch, g.generation, null::text, null::uuid, null::bytea,
-            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid;
+            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
         RETURN;
     END IF;
 
@@ -113,10 +114,10 @@ BEGIN
               SELECT a.artifact_id FROM artifact a
                WHERE mine.artifact_id IS NULL
                  AND a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
-                 AND a.stored_at IS NOT NULL AND a.missing_at IS NULL
+                 AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL
                  AND EXISTS (SELECT 1 FROM manifest_file m
                               WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources))
-               ORDER BY a.stored_at LIMIT 1
+               ORDER BY a.stored_at NULLS LAST LIMIT 1
           ) adopted ON true
     ), made AS (
         INSERT INTO artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, writable_until)
@@ -141,7 +142,7 @@ BEGIN
 
     RETURN QUERY
     SELECT 'ok', null::text, p.name, h.epoch, h.generation, m.path, a.artifact_id, a.digest, a.size, m.media_type,
-           a.stored_at IS NOT NULL, a.verified, a.writable_until, a.generation_id
+           a.stored_at IS NOT NULL, a.verified, a.writable_until, a.generation_id, a.upload_id
       FROM unnest(p_paths) WITH ORDINALITY f (path, n)
       JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
       JOIN artifact a ON a.artifact_id = m.artifact_id
@@ -183,10 +184,53 @@ BEGIN
     IF NOT FOUND THEN status := 'artifact-not-found'; RETURN; END IF;
     reason := upload_reason(a);
     IF reason IS NOT NULL THEN status := 'lease-lost'; RETURN; END IF;
-    UPDATE artifact SET stored_at = coalesce(stored_at, clock_timestamp()), verified = coalesce(verified, p_verified)
+    UPDATE artifact SET stored_at = coalesce(stored_at, clock_timestamp()), verified = coalesce(verified, p_verified),
+           upload_id = NULL
      WHERE artifact_id = p_artifact_id;
     status := 'stored';
 END $$;
+-- +goose StatementEnd
+
+-- Notes the store's multipart upload of an artifact, unless it has one, and prolongs the time in
+-- which URLs of its parts may be used, before any of them leaves. Without an upload id it only
+-- prolongs. Status: ok with the upload id in force, stored, artifact-not-found, lease-lost.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.open_upload(
+    p_artifact_id uuid, p_upload_id text, p_url_seconds double precision,
+    OUT status text, OUT reason text, OUT upload_id text, OUT writable_until timestamptz
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+#variable_conflict use_column
+DECLARE a artifact;
+BEGIN
+    PERFORM begin_decision();
+    SELECT x.* INTO a FROM artifact x WHERE x.artifact_id = p_artifact_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN status := 'artifact-not-found'; RETURN; END IF;
+    reason := upload_reason(a);
+    IF reason IS NOT NULL THEN status := 'lease-lost'; RETURN; END IF;
+    IF a.stored_at IS NOT NULL THEN status := 'stored'; RETURN; END IF;
+    UPDATE artifact x SET upload_id = coalesce(x.upload_id, p_upload_id),
+           writable_until = greatest(x.writable_until, clock_timestamp() + make_interval(secs => p_url_seconds))
+     WHERE x.artifact_id = p_artifact_id RETURNING x.upload_id, x.writable_until INTO upload_id, writable_until;
+    status := 'ok';
+END $$;
+-- +goose StatementEnd
+
+-- Forgets a multipart upload that the store no longer has.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.close_upload(p_artifact_id uuid, p_upload_id text) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+    UPDATE artifact SET upload_id = NULL WHERE artifact_id = p_artifact_id AND upload_id = p_upload_id
+$$;
+-- +goose StatementEnd
+
+-- Notes that what was uploaded for an artifact is not what was declared. Its key is never used
+-- again, so staging the path anew gives a new artifact; this one is collected.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.reject_upload(p_artifact_id uuid) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+    UPDATE artifact SET missing_at = clock_timestamp()
+     WHERE artifact_id = p_artifact_id AND stored_at IS NULL AND missing_at IS NULL
+$$;
 -- +goose StatementEnd
 
 -- Seals a manifest outside of the pointer's lock, so that the flip costs the same however many
@@ -511,4 +555,4 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION artifactd.settle, artifactd.rollback, artifactd.flip, artifactd.publish, artifactd.recorded,
-    artifactd.seal, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.manifest_facts;
+    artifactd.seal, artifactd.reject_upload, artifactd.close_upload, artifactd.open_upload, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.manifest_facts;

@@ -16,7 +16,6 @@ import (
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
@@ -114,11 +113,7 @@ func (c *Catalogue) CreateToken(ctx context.Context, name string, scopes []Scope
 		return AccessToken{}, "", err
 	}
 	hash := sha256.Sum256([]byte(secret))
-	err = definite(c.decideRows(ctx, func(ctx context.Context, conn *pgxpool.Conn) error {
-		_, err := conn.Exec(ctx, createTokenSQL, id, hash[:], name, scopes, patterns, expires)
-		return err
-	}))
-	if err != nil {
+	if err := c.run(ctx, createTokenSQL, id, hash[:], name, scopes, patterns, expires); err != nil {
 		return AccessToken{}, "", err
 	}
 	return AccessToken{ID: id, Name: name, Scopes: scopes, Patterns: patterns, CreatedAt: time.Now(), ExpiresAt: expires}, secret, nil

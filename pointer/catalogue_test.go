@@ -614,3 +614,63 @@ func TestWatchersAreForgotten(t *testing.T) {
 		t.Errorf("%d names watched after everybody left", len(c.waiting))
 	}
 }
+
+func TestUploadsInPartsAreResumed(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	f := w.stage(a, l, "", "large")[0].Artifact
+	opened, err := a.OpenUpload(t.Context(), f, "upload-1")
+	if err != nil || opened.UploadID != "upload-1" || !opened.WritableTil.After(f.WritableTil) {
+		t.Fatalf("%+v, %v", opened, err)
+	}
+	if again, err := a.OpenUpload(t.Context(), f, "upload-2"); err != nil || again.UploadID != "upload-1" {
+		t.Errorf("a second upload of one artifact: %+v, %v", again, err)
+	}
+	if err := a.Release(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.OpenUpload(t.Context(), f, ""); err == nil {
+		t.Error("URLs of parts after the lease's end")
+	}
+	// The next generation goes on where the dead one stopped.
+	next := w.acquire(a, "p", "B")
+	got := w.stage(a, next, "", "large")[0].Artifact
+	if got.ID != f.ID || got.UploadID != "upload-1" || got.Stored {
+		t.Fatalf("staged %+v, want the open upload of %s", got, f.ID)
+	}
+	if _, err := a.OpenUpload(t.Context(), got, ""); err != nil {
+		t.Errorf("the adopter's URLs: %v", err)
+	}
+	if err := a.CloseUpload(t.Context(), f.ID, "upload-1"); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := a.OpenUpload(t.Context(), f, "upload-3"); err != nil || again.UploadID != "upload-3" {
+		t.Errorf("after the store lost the upload: %+v, %v", again, err)
+	}
+	if err := a.MarkStored(t.Context(), f.ID, VerifiedByRead); err != nil {
+		t.Fatal(err)
+	}
+	w.published(a, next)
+}
+
+func TestRejectedUploadIsStagedAnew(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	f := w.stage(a, l, "", "f")[0].Artifact
+	if err := a.RejectUpload(t.Context(), f.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err := a.Publish(t.Context(), publish(l))
+	refusedFor(t, err, ReasonIncomplete)
+	if again := w.stored(a, l, "", "f")[0].Artifact; again.ID == f.ID {
+		t.Error("the rejected artifact, whose key is taken, was staged again")
+	}
+	w.published(a, l)
+	if n := w.count(`SELECT count(*) FROM artifactd.artifact WHERE unnamed_at IS NOT NULL`); n != 1 {
+		t.Errorf("%d artifacts wait for collection, want the rejected one", n)
+	}
+}

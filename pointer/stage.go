@@ -17,10 +17,10 @@ import (
 
 const (
 	stageSQL = `SELECT status, reason, pointer, epoch, generation, path, artifact_id, digest, size, media_type,
-			stored, verified, writable_until, owner_id
+			stored, verified, writable_until, owner_id, upload_id
 		FROM artifactd.stage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	artifactSQL = `SELECT a.artifact_id, p.name, g.epoch, g.generation, a.generation_id, a.digest, a.size, a.media_type,
-			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until,
+			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until, coalesce(a.upload_id, ''),
 			coalesce(artifactd.upload_reason(a), '')
 		FROM artifactd.artifact a
 		JOIN artifactd.generation g USING (generation_id)
@@ -28,13 +28,16 @@ const (
 		WHERE a.artifact_id = $1`
 	markStoredSQL = `SELECT status, reason FROM artifactd.mark_stored($1, $2)`
 	stagedSQL     = `SELECT m.path, m.media_type, a.artifact_id, p.name, h.epoch, h.generation, a.generation_id, a.digest, a.size,
-			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until
+			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until, coalesce(a.upload_id, '')
 		FROM artifactd.manifest_file m
 		JOIN artifactd.artifact a USING (artifact_id)
 		JOIN artifactd.generation h ON h.generation_id = a.generation_id
 		JOIN artifactd.pointer p ON p.pointer_id = a.pointer_id
 		WHERE m.manifest_id = $1 AND m.path > $2 ORDER BY m.path LIMIT $3`
-	sealSQL = `SELECT status FROM artifactd.seal($1)`
+	openUploadSQL  = `SELECT status, reason, upload_id, writable_until FROM artifactd.open_upload($1, $2, $3)`
+	closeUploadSQL = `SELECT artifactd.close_upload($1, $2)`
+	rejectSQL      = `SELECT artifactd.reject_upload($1)`
+	sealSQL        = `SELECT status FROM artifactd.seal($1)`
 )
 
 // How the bytes of a stored artifact were proved to be the declared ones.
@@ -125,14 +128,14 @@ func stageArgs(files []StageFile) ([]any, error) {
 
 func scanStaged(rows pgx.Rows) (StagedFile, string, string, error) {
 	var status string
-	var reason, name, path, mediaType, verified *string
+	var reason, name, path, mediaType, verified, upload *string
 	var epoch, generation, size *int64
 	var id, owner *uuid.UUID
 	var digest []byte
 	var stored *bool
 	var until *time.Time
 	err := rows.Scan(&status, &reason, &name, &epoch, &generation, &path, &id, &digest, &size, &mediaType,
-		&stored, &verified, &until, &owner)
+		&stored, &verified, &until, &owner, &upload)
 	if err != nil || status != "ok" {
 		return StagedFile{}, status, orZero(reason), err
 	}
@@ -142,7 +145,7 @@ func scanStaged(rows pgx.Rows) (StagedFile, string, string, error) {
 	}
 	return StagedFile{Path: *path, MediaType: *mediaType, Artifact: Artifact{
 		ID: *id, Pointer: *name, Token: Token{*epoch, *generation}, LeaseID: *owner, Digest: sum, Size: *size,
-		MediaType: *mediaType, Stored: *stored, Verified: orZero(verified), WritableTil: *until,
+		MediaType: *mediaType, Stored: *stored, Verified: orZero(verified), WritableTil: *until, UploadID: orZero(upload),
 	}}, status, "", nil
 }
 
@@ -172,7 +175,7 @@ func (c *Catalogue) Artifact(ctx context.Context, id uuid.UUID) (Artifact, error
 	var a Artifact
 	var reason string
 	err := c.pool.QueryRow(ctx, artifactSQL, id).Scan(&a.ID, &a.Pointer, &a.Token.Epoch, &a.Token.Generation, &a.LeaseID,
-		&a.Digest, &a.Size, &a.MediaType, &a.Stored, &a.Verified, &a.WritableTil, &reason)
+		&a.Digest, &a.Size, &a.MediaType, &a.Stored, &a.Verified, &a.WritableTil, &a.UploadID, &reason)
 	switch {
 	case noRows(err):
 		return Artifact{}, ErrArtifactNotFound
@@ -217,6 +220,57 @@ func (c *Catalogue) MarkStored(ctx context.Context, id uuid.UUID, how string) er
 	return fmt.Errorf("mark stored: unexpected status %q", status)
 }
 
+// OpenUpload records the store's multipart upload of an artifact, unless it has one already, and
+// gives the one in force: when that is another one, the caller aborts its own. With an empty
+// uploadID it records nothing. Either way URLs of parts may be signed up to the returned
+// artifact's WritableTil, which is committed. [*LeaseLostError] once no live lease names the
+// artifact, [ErrArtifactNotFound]; an artifact that is stored is returned as it is.
+func (c *Catalogue) OpenUpload(ctx context.Context, a Artifact, uploadID string) (Artifact, error) {
+	var id *string
+	if uploadID != "" {
+		id = &uploadID
+	}
+	var status string
+	var reason, upload *string
+	var until *time.Time
+	if err := c.decide(ctx, openUploadSQL, []any{a.ID, id, c.opts.UploadTTL.Seconds()}, &status, &reason, &upload, &until); err != nil {
+		return Artifact{}, definite(err)
+	}
+	switch status {
+	case "ok":
+		a.UploadID, a.WritableTil = orZero(upload), *until
+		return a, nil
+	case "stored":
+		a.Stored = true
+		return a, nil
+	case "artifact-not-found":
+		return Artifact{}, ErrArtifactNotFound
+	case "lease-lost":
+		return Artifact{}, &LeaseLostError{Reason: Reason(orZero(reason))}
+	}
+	return Artifact{}, fmt.Errorf("open upload: unexpected status %q", status)
+}
+
+// CloseUpload forgets a multipart upload that the store no longer has, so that another one can be
+// opened.
+func (c *Catalogue) CloseUpload(ctx context.Context, id uuid.UUID, uploadID string) error {
+	return c.run(ctx, closeUploadSQL, id, uploadID)
+}
+
+// RejectUpload records that what was uploaded for an artifact is not what was declared. Its key
+// is never used again: staging the path anew gives a new artifact.
+func (c *Catalogue) RejectUpload(ctx context.Context, id uuid.UUID) error {
+	return c.run(ctx, rejectSQL, id)
+}
+
+// run calls a function that answers nothing and may simply be repeated.
+func (c *Catalogue) run(ctx context.Context, sql string, args ...any) error {
+	return definite(c.decideRows(ctx, func(ctx context.Context, conn *pgxpool.Conn) error {
+		_, err := conn.Exec(ctx, sql, args...)
+		return err
+	}))
+}
+
 // Staged lists what a lease has staged, by path. The returned cursor is empty on the last page.
 func (c *Catalogue) Staged(ctx context.Context, id uuid.UUID, page Page) ([]StagedFile, string, error) {
 	after, err := decodeCursor(page.Cursor)
@@ -235,7 +289,7 @@ func (c *Catalogue) Staged(ctx context.Context, id uuid.UUID, page Page) ([]Stag
 		var f StagedFile
 		a := &f.Artifact
 		err := row.Scan(&f.Path, &f.MediaType, &a.ID, &a.Pointer, &a.Token.Epoch, &a.Token.Generation, &a.LeaseID, &a.Digest,
-			&a.Size, &a.Stored, &a.Verified, &a.WritableTil)
+			&a.Size, &a.Stored, &a.Verified, &a.WritableTil, &a.UploadID)
 		a.MediaType = f.MediaType
 		return f, err
 	})

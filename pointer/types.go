@@ -125,8 +125,9 @@ type Artifact struct {
 	Size        int64
 	MediaType   string
 	Stored      bool
-	Verified    string // how the bytes were proved; empty until stored
-	WritableTil time.Time
+	Verified    string    // how the bytes were proved; empty until stored
+	WritableTil time.Time // until then a URL for its upload may be used; committed
+	UploadID    string    // the store's multipart upload, while one is open
 }
 
 // File is one file of a version.

@@ -48,7 +48,7 @@ byte now;
 bool stepped_back;
 byte next_op;
 byte answer[OPERATIONS];             /* that arrived */
-chan wire = [2] of { byte, byte };   /* publish requests under way: operation, generation */
+chan wire = [1] of { byte, byte };   /* publish requests under way: operation, generation */
 
 /* What was said and seen, for the assertions only. */
 byte told[OPERATIONS];
@@ -60,13 +60,17 @@ byte highest_head, highest_epoch;
 /* Once a caller was told an outcome, it is the recorded one, and no other is ever told. */
 inline tell(o, what) {
 	assert(told[o] == NONE || told[o] == what);
-	told[o] = what
+	told[o] = what; answer[o] = NONE
 }
 
-inline begin() { deciding++ }
-inline lock_row() { atomic { !row_locked -> row_locked = true } }
+/* An answer on its way; nobody waits for it any more once the outcome was told. */
+inline reply(o) {
+	assert(told[o] == NONE || told[o] == outcome[o]);
+	answer[o] = (told[o] == NONE -> outcome[o] : NONE)
+}
+
 inline lock_op(o) { atomic { !op_locked[o] -> op_locked[o] = true } }
-inline unlock_row() { row_locked = false; deciding-- }
+inline unlock_all(o) { op_locked[o] = false; row_locked = false; deciding-- }
 
 /* An expiry that somebody was told of is written down, so that no clock revives the lease. */
 inline note_expiry(g, t) {
@@ -86,19 +90,18 @@ active [2] proctype Connection() {
 	bool ok, alive;
 end:	do
 	:: wire ? o, g ->
-		begin();
 #ifdef BROKEN_CLOCK
 		t = now; ok = true;
 #endif
 #ifdef BROKEN_FACTS
 		atomic { seen_head = head; seen_fate = fate[g] }
 #endif
-		atomic { !row_locked -> row_locked = true; alive = expiry > now };
+		atomic { !row_locked -> row_locked = true; deciding++; alive = expiry > now };
 		lock_op(o);
 		if
 		:: outcome[o] != NONE ->
 			/* Repeated: the recorded outcome again. */
-			d_step { answer[o] = outcome[o]; op_locked[o] = false; unlock_row() }
+			d_step { reply(o); unlock_all(o) }
 		:: else ->
 			/* Facts and clock, after the last lock. */
 			d_step {
@@ -113,7 +116,7 @@ end:	do
 			};
 			if
 			:: /* the connection breaks: the server rolls back */
-				d_step { op_locked[o] = false; unlock_row() }
+				d_step { unlock_all(o) }
 			:: /* COMMIT */
 				d_step {
 					if
@@ -132,7 +135,7 @@ end:	do
 #ifndef BROKEN_OUTCOME
 					outcome[o] = (ok -> PUBLISHED : REFUSED);
 #endif
-					op_locked[o] = false; unlock_row()
+					unlock_all(o)
 				};
 #ifdef BROKEN_OUTCOME
 				if
@@ -142,7 +145,7 @@ end:	do
 				fi;
 #endif
 				if
-				:: answer[o] = outcome[o]
+				:: d_step { reply(o) }
 				:: skip /* the answer is lost */
 				fi
 			fi
@@ -151,101 +154,79 @@ end:	do
 	od
 }
 
-/* Installs the next generation: mine is its number, or 0 when the lease is held. */
+/*
+ * The short transactions of a worker. Each holds the row's lock from its first statement to its
+ * commit, so that nothing but the clock can come in between: they are one step.
+ */
+
+/* Installs the next generation: mine is its number, or stays 0 when the lease is held. */
 inline acquire() {
-	begin(); lock_row();
-	t = now;
 	if
-	:: skip; d_step { unlock_row(); t = 0 } /* breaks before the commit */
-	:: d_step {
+	:: head > 0 && LIVE(head, now) -> skip
+	:: else ->
 		if
-		:: head > 0 && LIVE(head, t) -> skip
-		:: else ->
-			if
-			:: head < GENERATIONS ->
-				if
-				:: head > 0 && fate[head] == LEASED -> fate[head] = SUPERSEDED
-				:: else
-				fi;
-				head++; head_epoch = epoch;
-				/* Tokens only rise, whatever happened to leases and epochs. */
-				assert(head_epoch > highest_epoch || (head_epoch == highest_epoch && head > highest_head));
-				highest_head = head; highest_epoch = head_epoch;
-				fate[head] = LEASED; of_epoch[head] = epoch; expiry = t + TTL; mine = head
-			:: else
-			fi
+		:: head > 0 && fate[head] == LEASED -> fate[head] = SUPERSEDED
+		:: else
 		fi;
-		unlock_row(); t = 0
-	   }
+		head++; head_epoch = epoch;
+		/* Tokens only rise, whatever happened to leases and epochs. */
+		assert(head_epoch > highest_epoch || (head_epoch == highest_epoch && head > highest_head));
+		highest_head = head; highest_epoch = head_epoch;
+		fate[head] = LEASED; of_epoch[head] = epoch; expiry = now + TTL; mine = head
 	fi
 }
 
 inline renew() {
-	begin(); lock_row();
-	t = now;
-	d_step {
-		if
-		:: LIVE(mine, t) ->
-			assert(!told_expired[mine]);
-			expiry = (t + TTL > expiry -> t + TTL : expiry)
-		:: else -> note_expiry(mine, t)
-		fi;
-		unlock_row(); t = 0
-	}
+	if
+	:: LIVE(mine, now) ->
+		assert(!told_expired[mine]);
+		expiry = (now + TTL > expiry -> now + TTL : expiry)
+	:: else -> note_expiry(mine, now)
+	fi
 }
 
 inline release() {
-	begin(); lock_row();
-	d_step {
-		if
-		:: fate[mine] == LEASED ->
-			fate[mine] = RELEASED;
+	if
+	:: fate[mine] == LEASED ->
+		fate[mine] = RELEASED;
 #ifdef BROKEN_RELEASE
-			head--
+		head--
 #endif
-		:: else
-		fi;
-		unlock_row()
-	}
+	:: else
+	fi;
+	mine = 0
 }
 
 /* The final outcome. One in flight holds the operation's lock and is waited for. */
 inline settle(o) {
-	begin();
-	lock_op(o);
-	d_step {
-		if
-		:: outcome[o] == NONE ->
+	if
+	:: outcome[o] == NONE ->
 #ifndef BROKEN_SETTLE
-			outcome[o] = ABORTED;
+		outcome[o] = ABORTED;
 #endif
-			tell(o, ABORTED)
-		:: else -> tell(o, outcome[o])
-		fi;
-		op_locked[o] = false; deciding--
-	}
+		tell(o, ABORTED)
+	:: else -> tell(o, outcome[o])
+	fi
 }
 
 active [2] proctype Worker() {
-	byte mine, op, t;
-	bool sent;
+	byte mine, op;
+	bool sent, repeated;
 end:	do
-	:: mine == 0 && head < GENERATIONS -> acquire()
-	:: mine != 0 && !sent && now < END_OF_TIME -> renew()
-	:: mine != 0 && !sent -> release(); mine = 0
-	:: mine != 0 && !sent -> mine = 0 /* forgets it, as a crash does */
-	:: atomic { mine != 0 && !sent && next_op < OPERATIONS ->
-		op = next_op; next_op++; sent = true }; wire ! op, mine
-	:: sent && nfull(wire) -> wire ! op, mine /* again, under the same operation id */
-	:: sent && answer[op] != NONE ->
-		d_step { tell(op, answer[op]); sent = false; op = 0 }
-	:: sent -> settle(op); d_step { sent = false; op = 0 }
+	:: d_step { mine == 0 && head < GENERATIONS && !row_locked -> acquire() }
+	:: d_step { mine != 0 && !sent && !row_locked -> renew() }
+	:: d_step { mine != 0 && !sent && !row_locked -> release() }
+	:: d_step { mine != 0 && !sent -> mine = 0 } /* forgets it, as a crash does */
+	:: atomic { mine != 0 && !sent && next_op < OPERATIONS && nfull(wire) ->
+		op = next_op; next_op++; sent = true; wire ! op, mine }
+	:: atomic { sent && !repeated && nfull(wire) -> repeated = true; wire ! op, mine } /* the same operation again */
+	:: d_step { sent && answer[op] != NONE -> tell(op, answer[op]); sent = false; repeated = false; op = 0 }
+	:: d_step { sent && !op_locked[op] -> settle(op); sent = false; repeated = false; op = 0 }
 	od
 }
-
 /* A restore or a failover: every lease of the old history is dead. */
 active proctype Administrator() {
-end:	atomic {
+end:	d_step {
 #ifndef BROKEN_EPOCH
 		deciding == 0 -> /* waits for the decisions under way */
 #endif
