@@ -22,14 +22,19 @@ var (
 	ErrSizeMismatch = errors.New("the bytes do not match the declared size")
 	// ErrBadRange: the requested range lies outside the object.
 	ErrBadRange = errors.New("range not satisfiable")
+	// ErrUploadGone: the multipart upload does not exist, or can no longer be completed. Abort it
+	// and begin another.
+	ErrUploadGone = errors.New("no such multipart upload")
+	// ErrPartMismatch: a part is missing, or is not the one that was declared. Nothing was stored.
+	ErrPartMismatch = errors.New("the parts do not match the declared ones")
+	// ErrNoMultipart: the store has no multipart uploads. Objects above MaxSinglePut cannot be
+	// stored there.
+	ErrNoMultipart = errors.New("the store has no multipart uploads")
 	// ErrRetained: the store keeps the object for now (object lock or legal hold).
 	ErrRetained = errors.New("the store retains this object")
 	// ErrStoreUnavailable: the store did not answer, or answered that it cannot now.
 	ErrStoreUnavailable = errors.New("object store unavailable")
 )
-
-// MaxSinglePut is the largest object that S3 takes in one PUT, in bytes.
-const MaxSinglePut = 5 << 30
 
 // Object is what a store says of one object.
 type Object struct {
@@ -47,7 +52,7 @@ type Object struct {
 type Upload struct {
 	Key         string
 	Digest      Digest
-	Size        int64 // bytes, up to MaxSinglePut
+	Size        int64 // bytes, up to MaxSinglePut in one PUT and MaxObject in parts
 	ContentType string
 	Metadata    map[string]string
 }
@@ -87,6 +92,7 @@ type Deleted struct {
 type Store interface {
 	BlobReader
 	BlobWriter
+	BlobMultiparter
 	BlobSigner
 	BlobDeleter
 	BlobLister
@@ -118,9 +124,11 @@ type BlobSigner interface {
 	SignPut(ctx context.Context, u Upload, ttl time.Duration) (SignedRequest, error)
 	// SignGet signs a GET of the object.
 	SignGet(ctx context.Context, key string, d ReadDisposition, ttl time.Duration) (SignedRequest, error)
-	// EnforcesSignedDigest reports whether the store refuses a presigned PUT whose bytes do not
-	// hash to the signed SHA-256. It asks the store by trying, once, and remembers the answer. On
-	// a store that does not, bytes must go through the service.
+	// SignPart signs the one PUT of a part. Its length and SHA-256 are signed.
+	SignPart(ctx context.Context, m Multipart, p Part, ttl time.Duration) (SignedRequest, error)
+	// EnforcesSignedDigest reports whether the store refuses presigned PUTs, of objects and of
+	// parts, whose bytes do not hash to the signed SHA-256. It asks the store by trying, once, and
+	// remembers the answer. On a store that does not, bytes must go through the service.
 	EnforcesSignedDigest(ctx context.Context) (bool, error)
 }
 
@@ -136,4 +144,8 @@ type BlobLister interface {
 	// List yields the objects under prefix in key order, whatever their number. An error ends the
 	// sequence: a listing that was cut short is never mistaken for a complete one.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
+	// ListMultiparts yields the multipart uploads in progress under prefix, in no order. An error
+	// ends the sequence. What is not listed may exist all the same: MinIO knows only the uploads
+	// that were begun since it started. Keep upload ids; this is for those that were lost.
+	ListMultiparts(ctx context.Context, prefix string) iter.Seq2[Multipart, error]
 }

@@ -61,7 +61,10 @@ type Options struct {
 }
 
 // Store is what a collector needs of the object store.
-type Store interface{ artifacts.BlobDeleter }
+type Store interface {
+	artifacts.BlobDeleter
+	AbortMultipart(ctx context.Context, m artifacts.Multipart) error
+}
 
 // Collector runs collection. Any number of them may run at once, in any number of processes.
 type Collector struct {
@@ -364,7 +367,7 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 	for i, d := range batch {
 		keys[i] = d.key
 	}
-	fates, err := c.store.Delete(ctx, keys)
+	fates, err := c.deleteAll(ctx, batch, keys)
 	if ctx.Err() != nil {
 		return ctx.Err() // the claim runs out, and the deletions are repeated
 	}
@@ -388,6 +391,27 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 		return fmt.Errorf("record deletions: %w", err)
 	}
 	return nil
+}
+
+// deleteAll deletes the keys of a batch. Open multipart uploads are aborted before that: one that
+// were completed in between would leave its object behind.
+func (c *Collector) deleteAll(ctx context.Context, batch []claimed, keys []string) ([]artifacts.Deleted, error) {
+	aborts := make([]error, len(batch))
+	for i, d := range batch {
+		if d.upload != "" {
+			aborts[i] = c.store.AbortMultipart(ctx, artifacts.Multipart{Key: d.key, UploadID: d.upload})
+		}
+	}
+	fates, err := c.store.Delete(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for i, abort := range aborts {
+		if abort != nil {
+			fates[i].Err = fmt.Errorf("abort upload in parts: %w", abort)
+		}
+	}
+	return fates, nil
 }
 
 // undone counts a deletion that did not happen. An object that the store retains is no failure:

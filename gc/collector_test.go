@@ -702,3 +702,36 @@ func TestScheduleG8RetainedObjectsAreReported(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 }
+
+func TestAbandonedPartsAreCollected(t *testing.T) {
+	testenv.EachServer(t, func(t *testing.T, server testenv.Server) {
+		s := newSite(t, server)
+		s.pointer("p", 0, 0)
+		l := s.acquire("p")
+		part := bytes.Repeat([]byte("x"), 5<<20)
+		staged, err := s.catalogue.Stage(t.Context(), l.ID, l.Token, []pointer.StageFile{{Path: "large", Digest: artifacts.DigestOf(part), Size: 100 << 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := staged[0].Artifact
+		up := artifacts.Upload{Key: s.layout.ArtifactKey(a.Digest, a.ID), Digest: a.Digest, Size: a.Size}
+		id, err := s.store.CreateMultipart(t.Context(), up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.catalogue.OpenUpload(t.Context(), a, id); err != nil {
+			t.Fatal(err)
+		}
+		m := artifacts.Multipart{Key: up.Key, UploadID: id}
+		if err := s.store.PutPart(t.Context(), m, artifacts.Part{Number: 1, Size: int64(len(part)), SHA256: artifacts.DigestOf(part)}, bytes.NewReader(part)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.catalogue.Release(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+		s.collect()
+		if parts, err := s.store.ListParts(t.Context(), m); !errors.Is(err, artifacts.ErrUploadGone) {
+			t.Errorf("%d parts are left, %v", len(parts), err)
+		}
+	})
+}

@@ -11,14 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-func config(b testenv.BucketConfig) s3store.Config {
-	return s3store.Config{
-		Endpoint: b.Endpoint, Region: b.Region, Bucket: b.Name, PathStyle: true, Prefix: storetest.Prefix,
-		AccessKeyID: b.AccessKeyID, SecretAccessKey: b.SecretAccessKey,
-	}
-}
-
-func open(t testing.TB, c s3store.Config) *s3store.Store {
+func open(t testing.TB, c s3store.Config) artifacts.Store {
 	t.Helper()
 	s, err := s3store.New(t.Context(), c)
 	if err != nil {
@@ -29,7 +22,11 @@ func open(t testing.TB, c s3store.Config) *s3store.Store {
 }
 
 func TestConformance(t *testing.T) {
-	testenv.EachServer(t, func(t *testing.T, server testenv.Server) {
-		storetest.Run(t, server, func(t testing.TB, b testenv.BucketConfig) artifacts.Store { return open(t, config(b)) })
-	})
+	testenv.EachServer(t, func(t *testing.T, server testenv.Server) { storetest.Run(t, server, open) })
 }
+
+func TestFaults(t *testing.T) {
+	testenv.EachServer(t, func(t *testing.T, server testenv.Server) { storetest.RunFaults(t, server, open) })
+}
+
+func TestFakes(t *testing.T) { storetest.RunFakes(t, open) }

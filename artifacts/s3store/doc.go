@@ -4,9 +4,12 @@
 // # What it does not trust
 //
 // Bytes are hashed while they pass, and the last of them are held back until the digest and the
-// size are known to be right (see verifiedBody): a wrong upload is an incomplete request to the
+// size are known to be right: a wrong upload is an incomplete request to the
 // store, whatever the store checks. The SHA-256 goes along as a signed header all the same, so
 // that a store which checks it proves the bytes again on its side.
+//
+// Parts of a large object are treated likewise. The checksum that the store makes of the parts'
+// checksums is not passed on: it proves nothing about the whole.
 //
 // A listing that does not say plainly that it is complete is an error. A deletion counts when
 // the store names the key as deleted. A read counts when every byte of the range has arrived.

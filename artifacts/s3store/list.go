@@ -64,12 +64,9 @@ func pageObjects(page *s3.ListObjectsV2Output, prefix, last string) ([]artifacts
 	}
 	objects := make([]artifacts.Object, 0, len(page.Contents))
 	for _, c := range page.Contents {
-		key := aws.ToString(c.Key)
-		if page.EncodingType == types.EncodingTypeUrl {
-			var err error
-			if key, err = url.QueryUnescape(key); err != nil {
-				return nil, fmt.Errorf("the store sent an ill-encoded key: %w", err)
-			}
+		key, err := decodeKey(aws.ToString(c.Key), page.EncodingType)
+		if err != nil {
+			return nil, err
 		}
 		if !strings.HasPrefix(key, prefix) {
 			return nil, fmt.Errorf("the store sent the key %q, which was not asked for", key)
@@ -83,6 +80,18 @@ func pageObjects(page *s3.ListObjectsV2Output, prefix, last string) ([]artifacts
 		})
 	}
 	return objects, nil
+}
+
+// decodeKey reads a key as a listing spells it.
+func decodeKey(key string, encoding types.EncodingType) (string, error) {
+	if encoding != types.EncodingTypeUrl {
+		return key, nil
+	}
+	decoded, err := url.QueryUnescape(key)
+	if err != nil {
+		return "", fmt.Errorf("the store sent an ill-encoded key: %w", err)
+	}
+	return decoded, nil
 }
 
 // nextPage is the token of the page after this one, or nil after the last.

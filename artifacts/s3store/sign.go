@@ -2,34 +2,25 @@ package s3store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 )
-
-// maxTTL is the longest life of a presigned URL.
-const maxTTL = 7 * 24 * time.Hour
-
-func newSigner(client *s3.Client) *s3.PresignClient { return s3.NewPresignClient(client) }
 
 // SignPut implements [artifacts.BlobSigner]. The header includes Content-Length, which a Go
 // client must copy to Request.ContentLength.
 func (s *Store) SignPut(ctx context.Context, u artifacts.Upload, ttl time.Duration) (artifacts.SignedRequest, error) {
-	if err := checkUpload(u); err != nil {
-		return artifacts.SignedRequest{}, err
-	}
 	return s.signPut(ctx, s.signer, u, ttl)
 }
 
 func (s *Store) signPut(ctx context.Context, signer *s3.PresignClient, u artifacts.Upload, ttl time.Duration) (artifacts.SignedRequest, error) {
+	if err := bucket.CheckUpload(u); err != nil {
+		return artifacts.SignedRequest{}, err
+	}
 	ttl, expires, err := s.life(ctx, ttl)
 	if err != nil {
 		return artifacts.SignedRequest{}, err
@@ -38,10 +29,35 @@ func (s *Store) signPut(ctx context.Context, signer *s3.PresignClient, u artifac
 	if err != nil {
 		return artifacts.SignedRequest{}, s.translate(ctx, "sign a put of", u.Key, err)
 	}
-	if err := checkSigned(req, u); err != nil {
+	if err := bucket.CheckSigned(req.URL, bucket.PutHeaders(u)); err != nil {
 		return artifacts.SignedRequest{}, err
 	}
-	return signedRequest(req, expires), nil
+	return bucket.Signed(req.Method, req.URL, req.SignedHeader, expires), nil
+}
+
+// SignPart implements [artifacts.BlobSigner].
+func (s *Store) SignPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, ttl time.Duration) (artifacts.SignedRequest, error) {
+	return s.signPart(ctx, s.signer, m, p, ttl)
+}
+
+func (s *Store) signPart(ctx context.Context, signer *s3.PresignClient, m artifacts.Multipart, p artifacts.Part, ttl time.Duration) (
+	artifacts.SignedRequest, error,
+) {
+	if err := bucket.CheckPart(m, p); err != nil {
+		return artifacts.SignedRequest{}, err
+	}
+	ttl, expires, err := s.life(ctx, ttl)
+	if err != nil {
+		return artifacts.SignedRequest{}, err
+	}
+	req, err := signer.PresignUploadPart(ctx, s.partInput(m, p), s3.WithPresignExpires(ttl))
+	if err != nil {
+		return artifacts.SignedRequest{}, s.translate(ctx, "sign a part of", m.Key, err)
+	}
+	if err := bucket.CheckSigned(req.URL, bucket.PartHeaders()); err != nil {
+		return artifacts.SignedRequest{}, err
+	}
+	return bucket.Signed(req.Method, req.URL, req.SignedHeader, expires), nil
 }
 
 // SignGet implements [artifacts.BlobSigner]. The URL is good for GET only, not for HEAD.
@@ -61,64 +77,34 @@ func (s *Store) SignGet(ctx context.Context, key string, d artifacts.ReadDisposi
 	if err != nil {
 		return artifacts.SignedRequest{}, s.translate(ctx, "sign a get of", key, err)
 	}
-	return signedRequest(req, expires), nil
+	return bucket.Signed(req.Method, req.URL, req.SignedHeader, expires), nil
 }
 
-// life is how long a URL signed now can live: whole seconds, 7 days at most, and no longer than
-// the credentials it is signed with.
+// life is how long a URL signed now can live.
 func (s *Store) life(ctx context.Context, ttl time.Duration) (time.Duration, time.Time, error) {
-	ttl = min(ttl, maxTTL)
-	now := time.Now()
 	c, err := s.credentials.Retrieve(ctx)
 	if err != nil {
 		return 0, time.Time{}, fmt.Errorf("s3: find credentials: %w", err)
 	}
+	var until time.Time
 	if c.CanExpire {
-		ttl = min(ttl, c.Expires.Sub(now))
+		until = c.Expires
 	}
-	ttl = ttl.Truncate(time.Second)
-	if ttl < time.Second {
-		return 0, time.Time{}, errors.New("s3: a presigned URL must live for at least one second")
-	}
-	// The signature's time has whole seconds, so the URL may end up to one second early.
-	return ttl, now.Truncate(time.Second).Add(ttl), nil
+	return bucket.Life(ttl, until)
 }
 
-// checkSigned makes sure that the holder of a signed PUT can store these bytes and no others. The
-// SDK decides which headers it signs; this is what artifactd promises.
-func checkSigned(req *v4.PresignedHTTPRequest, u artifacts.Upload) error {
-	link, err := url.Parse(req.URL)
-	if err != nil {
-		return fmt.Errorf("s3: read the signed URL: %w", err)
-	}
-	signed := map[string]bool{}
-	for name := range strings.SplitSeq(link.Query().Get("X-Amz-SignedHeaders"), ";") {
-		signed[name] = true
-	}
-	must := []string{"host", "if-none-match", "x-amz-checksum-sha256"}
-	if u.Size > 0 { // an empty body has no length to sign; its SHA-256 says the same
-		must = append(must, "content-length")
-		if u.ContentType != "" {
-			must = append(must, "content-type")
-		}
-	}
-	for name := range u.Metadata {
-		must = append(must, "x-amz-meta-"+strings.ToLower(name))
-	}
-	for _, name := range must {
-		if !signed[name] {
-			return fmt.Errorf("s3: the SDK left %s out of the signature of a PUT", name)
-		}
-	}
-	return nil
+// local is the store with presigned PUTs for this process instead of for others.
+type local struct{ *Store }
+
+func (l local) SignPut(ctx context.Context, u artifacts.Upload, ttl time.Duration) (artifacts.SignedRequest, error) {
+	return l.signPut(ctx, l.localSigner, u, ttl)
 }
 
-func signedRequest(req *v4.PresignedHTTPRequest, expires time.Time) artifacts.SignedRequest {
-	h := make(http.Header, len(req.SignedHeader))
-	for name, values := range req.SignedHeader {
-		if !strings.EqualFold(name, "Host") { // it is in the URL
-			h[http.CanonicalHeaderKey(name)] = values
-		}
-	}
-	return artifacts.SignedRequest{Method: req.Method, URL: req.URL, Header: h, ExpiresAt: expires}
+func (l local) SignPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, ttl time.Duration) (artifacts.SignedRequest, error) {
+	return l.signPart(ctx, l.localSigner, m, p, ttl)
+}
+
+// EnforcesSignedDigest implements [artifacts.BlobSigner].
+func (s *Store) EnforcesSignedDigest(ctx context.Context) (bool, error) {
+	return s.probe.Ask(ctx, local{s}, s.transport.Client(), s.cfg.Prefix)
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"sync"
-	"sync/atomic"
+	"net/http"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -18,65 +16,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 )
 
 // Config says which bucket to use and how to reach it.
-type Config struct {
-	// Endpoint is the store's base URL. Empty: Amazon S3 itself.
-	Endpoint string
-	// PublicEndpoint is the base URL under which others reach the store; presigned URLs are made
-	// for it. Empty: Endpoint.
-	PublicEndpoint string
-	// Region is the bucket's region; empty means us-east-1, which most other stores expect.
-	Region string
-	// Bucket is the bucket's name.
-	Bucket string
-	// AccessKeyID, SecretAccessKey and SessionToken are the credentials. All empty: the SDK's
-	// usual sources (environment, shared files, instance role).
-	AccessKeyID, SecretAccessKey, SessionToken string
-	// PathStyle puts the bucket in the path instead of the host name. Most stores other than
-	// Amazon's need it.
-	PathStyle bool
-	// Prefix is the installation's key prefix, empty or ending in "/". Only the objects of
-	// EnforcesSignedDigest's probe are named by it; all other calls are given whole keys.
-	Prefix string
-	// ResponseTimeout bounds the silence of the store: from the last byte of a request to the
-	// first of the answer, and between two bytes of either. 0 means 60 s.
-	ResponseTimeout time.Duration
-	// MaxAttempts bounds the attempts at one request; 0 means 6.
-	MaxAttempts int
-}
-
-func (c *Config) validate() error {
-	if c.Bucket == "" {
-		return errors.New("s3: the bucket's name is missing")
-	}
-	for name, v := range map[string]string{"endpoint": c.Endpoint, "public endpoint": c.PublicEndpoint} {
-		if v == "" {
-			continue
-		}
-		u, err := url.Parse(v)
-		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return fmt.Errorf("s3: the %s %q must be a URL such as https://s3.example.com", name, v)
-		}
-	}
-	if (c.AccessKeyID == "") != (c.SecretAccessKey == "") {
-		return errors.New("s3: the access key id and the secret access key are set together or not at all")
-	}
-	if c.Prefix != "" && c.Prefix[len(c.Prefix)-1] != '/' {
-		return fmt.Errorf("s3: the prefix %q must end in \"/\"", c.Prefix)
-	}
-	if c.Region == "" {
-		c.Region = "us-east-1"
-	}
-	if c.ResponseTimeout == 0 {
-		c.ResponseTimeout = time.Minute
-	}
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = 6
-	}
-	return nil
-}
+type Config = bucket.Config
 
 // maxBackoff bounds the pause between two attempts: a caller waits for all of them.
 const maxBackoff = 5 * time.Second
@@ -85,40 +29,25 @@ const maxBackoff = 5 * time.Second
 type Store struct {
 	cfg    Config
 	client *s3.Client
-	// signer presigns for others, with the public endpoint; probeSigner for this process.
-	signer, probeSigner *s3.PresignClient
+	// signer presigns for others, with the public endpoint; localSigner for this process.
+	signer, localSigner *s3.PresignClient
 	credentials         aws.CredentialsProvider
-	transport           *transport
+	transport           *bucket.Transport
 
-	// noBatchDelete remembers that the store refuses DeleteObjects.
-	noBatchDelete atomic.Bool
-	versioning    versioningState
-	probe         probeState
+	deleter bucket.Deleter
+	probe   bucket.DigestProbe
 }
-
-// Memories of what the store was asked once.
-type (
-	versioningState struct {
-		sync.Mutex
-		versioned bool
-		until     time.Time // the answer is asked for again after this
-	}
-	probeState struct {
-		sync.Mutex
-		known, enforced bool
-	}
-)
 
 var _ artifacts.Store = (*Store)(nil)
 
 // New makes a Store. It does not talk to the store yet; with credentials given it does not talk
 // to anything.
 func New(ctx context.Context, cfg Config) (*Store, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	tr := newTransport(cfg.ResponseTimeout)
-	base, err := awsConfig(ctx, cfg, tr)
+	tr := bucket.NewTransport(cfg.ResponseTimeout)
+	base, err := awsConfig(ctx, cfg, tr.Client())
 	if err != nil {
 		return nil, err
 	}
@@ -129,14 +58,14 @@ func New(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	return &Store{
 		cfg: cfg, client: client, transport: tr, credentials: base.Credentials,
-		signer: newSigner(public), probeSigner: newSigner(client),
+		signer: s3.NewPresignClient(public), localSigner: s3.NewPresignClient(client),
 	}, nil
 }
 
 // Close drops the idle connections to the store.
 func (s *Store) Close() { s.transport.CloseIdleConnections() }
 
-func awsConfig(ctx context.Context, cfg Config, tr *transport) (aws.Config, error) {
+func awsConfig(ctx context.Context, cfg Config, client *http.Client) (aws.Config, error) {
 	retryer := func() aws.Retryer {
 		return retry.NewStandard(func(o *retry.StandardOptions) {
 			o.MaxAttempts = cfg.MaxAttempts
@@ -150,11 +79,11 @@ func awsConfig(ctx context.Context, cfg Config, tr *transport) (aws.Config, erro
 	if cfg.AccessKeyID != "" {
 		static := credentials.NewStaticCredentialsProvider(cfg.AccessKeyID, cfg.SecretAccessKey, cfg.SessionToken)
 		return aws.Config{
-			Region: cfg.Region, Credentials: static, HTTPClient: tr.client(), Retryer: retryer,
+			Region: cfg.Region, Credentials: static, HTTPClient: client, Retryer: retryer,
 		}, nil
 	}
 	c, err := config.LoadDefaultConfig(ctx,
-		config.WithRegion(cfg.Region), config.WithHTTPClient(tr.client()), config.WithRetryer(retryer))
+		config.WithRegion(cfg.Region), config.WithHTTPClient(client), config.WithRetryer(retryer))
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("s3: find credentials: %w", err)
 	}

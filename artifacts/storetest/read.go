@@ -265,3 +265,21 @@ func testDeleteLeavesTheRest(t *testing.T, f fixture) {
 		t.Errorf("Put after Delete: %v", err)
 	}
 }
+
+func testReadDigest(t *testing.T, f fixture) {
+	content := bytes.Repeat([]byte("0123456789abcdef"), 200_001)
+	u, empty := f.put(t, content), f.put(t, nil)
+	for _, u := range []artifacts.Upload{u, empty} {
+		if d, err := artifacts.ReadDigest(t.Context(), f, u.Key, u.Size); err != nil || d != u.Digest {
+			t.Errorf("ReadDigest of %d bytes: %v, %v", u.Size, d, err)
+		}
+		for _, size := range []int64{u.Size - 1, u.Size + 1} {
+			if d, err := artifacts.ReadDigest(t.Context(), f, u.Key, size); !errors.Is(err, artifacts.ErrSizeMismatch) {
+				t.Errorf("ReadDigest of %d bytes as %d: %v, %v", u.Size, size, d, err)
+			}
+		}
+	}
+	if _, err := artifacts.ReadDigest(t.Context(), f, upload(nil).Key, 0); !errors.Is(err, artifacts.ErrNotFound) {
+		t.Errorf("ReadDigest of nothing: %v", err)
+	}
+}

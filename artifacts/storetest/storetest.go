@@ -1,5 +1,6 @@
 // Package storetest is the conformance suite of [artifacts.Store]: what every driver does on
-// every S3 server. A driver's test calls [Run] with each of testenv's servers.
+// every S3 server. A driver's test calls [Run] with each of testenv's servers, [RunFaults] with
+// each of them behind a proxy that misbehaves, and [RunFakes] with servers that never behave.
 package storetest
 
 import (
@@ -16,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 	"github.com/artifactd/artifactd/internal/testenv"
 )
 
@@ -24,8 +26,16 @@ const Prefix = "tenant/"
 
 var layout = artifacts.Layout{Prefix: Prefix}
 
-// Open makes the store under test on a bucket.
-type Open func(t testing.TB, b testenv.BucketConfig) artifacts.Store
+// Open makes the store under test. It ends with the test.
+type Open func(t testing.TB, c bucket.Config) artifacts.Store
+
+// Config is the configuration of a store on a test's bucket.
+func Config(b testenv.BucketConfig) bucket.Config {
+	return bucket.Config{
+		Endpoint: b.Endpoint, Region: b.Region, Bucket: b.Name, PathStyle: true, Prefix: Prefix,
+		AccessKeyID: b.AccessKeyID, SecretAccessKey: b.SecretAccessKey,
+	}
+}
 
 // Run runs every case against one server.
 func Run(t *testing.T, server testenv.Server, open Open) {
@@ -61,6 +71,20 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"SignedPutExpired", nil, testSignedPutExpired},
 		{"SignedGet", nil, testSignedGet},
 		{"EnforcesSignedDigest", nil, testEnforcesSignedDigest},
+		{"Multipart", nil, testMultipart},
+		{"MultipartSigned", nil, testMultipartSigned},
+		{"MultipartPartsAreProved", nil, testMultipartPartsAreProved},
+		{"MultipartPartReplaced", nil, testMultipartPartReplaced},
+		{"MultipartMismatch", nil, testMultipartMismatch},
+		{"MultipartIsCreateOnly", nil, testMultipartIsCreateOnly},
+		{"MultipartAborted", nil, testMultipartAborted},
+		{"MultipartCompletedAtOnce", nil, testMultipartCompletedAtOnce},
+		{"MultipartIncompleteDescription", nil, testMultipartIncompleteDescription},
+		{"MultipartCancelled", nil, testMultipartCancelled},
+		{"ListMultiparts", nil, testListMultiparts},
+		{"ListMultiparts1001", nil, testListMultiparts1001},
+		{"ListParts1001", nil, testListParts1001},
+		{"ReadDigest", nil, testReadDigest},
 		{"DeleteAllVersions", []testenv.BucketOption{testenv.Versioned()}, testDeleteAllVersions},
 		{"DeleteRetained", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetained},
 	}
@@ -68,7 +92,7 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := testenv.Bucket(t, server, c.options...)
-			c.test(t, fixture{Store: open(t, b), bucket: b})
+			c.test(t, fixture{Store: open(t, Config(b)), bucket: b})
 		})
 	}
 }

@@ -200,7 +200,7 @@ func tryMinIO(ctx context.Context, program, dir string) (*s3Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Await(ctx, devstack.Answers(b.Endpoint+"/minio/health/live")); err != nil {
+	if err := p.Await(ctx, devstack.Answers(b.Endpoint+"/minio/health/cluster")); err != nil {
 		p.Kill()
 		<-p.Done()
 		text, _ := os.ReadFile(log) // a missing log adds nothing to the error

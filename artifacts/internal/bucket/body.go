@@ -1,4 +1,4 @@
-package s3store
+package bucket
 
 import (
 	"crypto/sha256"
@@ -10,16 +10,16 @@ import (
 	"github.com/artifactd/artifactd/artifacts"
 )
 
-// bodyError is a fault of the bytes, or of whoever sends them, never of the store.
-type bodyError struct{ err error }
+// BodyError is a fault of the bytes, or of whoever sends them, never of the store.
+type BodyError struct{ err error }
 
-func (e *bodyError) Error() string { return e.err.Error() }
-func (e *bodyError) Unwrap() error { return e.err }
+func (e *BodyError) Error() string { return e.err.Error() }
+func (e *BodyError) Unwrap() error { return e.err }
 
-// verifiedBody passes on exactly the bytes that were declared. The last ones leave only after
+// Body passes on exactly the bytes that were declared. The last ones leave only after
 // the source has ended and the digest is right: until then the request is incomplete, and no
 // store keeps the object of an incomplete request.
-type verifiedBody struct {
+type Body struct {
 	src    io.Reader
 	size   int64
 	digest artifacts.Digest
@@ -28,16 +28,16 @@ type verifiedBody struct {
 	read int64 // bytes passed on
 
 	mu    sync.Mutex // the transport may still read while the answer is looked at
-	fault *bodyError // the first fault; it stays
+	fault *BodyError // the first fault; it stays
 	sent  bool       // every byte was passed on
 }
 
-func newVerifiedBody(src io.Reader, size int64, digest artifacts.Digest) *verifiedBody {
-	return &verifiedBody{src: src, size: size, digest: digest, sum: sha256.New()}
+func newBody(src io.Reader, size int64, digest artifacts.Digest) *Body {
+	return &Body{src: src, size: size, digest: digest, sum: sha256.New()}
 }
 
-func (b *verifiedBody) Read(p []byte) (int, error) {
-	if err := b.failed(); err != nil {
+func (b *Body) Read(p []byte) (int, error) {
+	if err := b.Fault(); err != nil {
 		return 0, err
 	}
 	if b.read == b.size {
@@ -68,7 +68,7 @@ func (b *verifiedBody) Read(p []byte) (int, error) {
 }
 
 // check is called with every declared byte read and none of the last ones passed on.
-func (b *verifiedBody) check(err error) error {
+func (b *Body) check(err error) error {
 	if err == nil {
 		err = b.sourceEnds()
 	}
@@ -82,7 +82,7 @@ func (b *verifiedBody) check(err error) error {
 }
 
 // sourceEnds is io.EOF when nothing more comes.
-func (b *verifiedBody) sourceEnds() error {
+func (b *Body) sourceEnds() error {
 	var one [1]byte
 	for range 100 { // a Reader may return nothing a few times
 		n, err := b.src.Read(one[:])
@@ -96,9 +96,17 @@ func (b *verifiedBody) sourceEnds() error {
 	return io.ErrNoProgress
 }
 
+// CheckEmpty proves a body of no bytes, of which nothing would ever be read, before its request.
+func (b *Body) CheckEmpty() error {
+	if err := b.finishEmpty(); err != io.EOF {
+		return err
+	}
+	return nil
+}
+
 // finishEmpty ends a body; one of no bytes is only checked here.
-func (b *verifiedBody) finishEmpty() error {
-	if b.size == 0 && !b.complete() {
+func (b *Body) finishEmpty() error {
+	if b.size == 0 && !b.Complete() {
 		if err := b.check(nil); err != nil {
 			return err
 		}
@@ -107,17 +115,17 @@ func (b *verifiedBody) finishEmpty() error {
 	return io.EOF
 }
 
-func (b *verifiedBody) fail(err error) error {
+func (b *Body) fail(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fault == nil {
-		b.fault = &bodyError{err}
+		b.fault = &BodyError{err}
 	}
 	return b.fault
 }
 
-// failed is the body's own fault, as an error that is nil when there is none.
-func (b *verifiedBody) failed() error {
+// Fault is the body's own fault, as an error that is nil when there is none.
+func (b *Body) Fault() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fault == nil {
@@ -126,22 +134,22 @@ func (b *verifiedBody) failed() error {
 	return b.fault
 }
 
-func (b *verifiedBody) finish() {
+func (b *Body) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sent = true
 }
 
-// complete reports whether every byte was passed on, right in size and digest.
-func (b *verifiedBody) complete() bool {
+// Complete reports whether every byte was passed on, right in size and digest.
+func (b *Body) Complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sent
 }
 
-// rewindableBody is a verifiedBody that can be sent again.
+// rewindableBody is a Body that can be sent again.
 type rewindableBody struct {
-	*verifiedBody
+	*Body
 	seeker io.Seeker
 	start  int64 // where the body begins in its source
 }
@@ -154,6 +162,9 @@ func (b *rewindableBody) Seek(offset int64, whence int) (int64, error) {
 	case whence == io.SeekEnd && offset == 0:
 		return b.size, nil // asked for the length; the next call goes back
 	case whence == io.SeekStart && offset == 0:
+		if err := b.Fault(); err != nil {
+			return 0, err // it would be at fault again: not worth another attempt
+		}
 		if _, err := b.seeker.Seek(b.start, io.SeekStart); err != nil {
 			return 0, b.fail(err)
 		}
@@ -164,13 +175,13 @@ func (b *rewindableBody) Seek(offset int64, whence int) (int64, error) {
 	return 0, fmt.Errorf("seek to %d from %d: only the beginning can be gone to", offset, whence)
 }
 
-// wrapBody makes a body that is verified as it passes, and rewindable when src is.
-func wrapBody(src io.Reader, size int64, digest artifacts.Digest) (*verifiedBody, io.Reader) {
-	b := newVerifiedBody(src, size, digest)
+// NewBody makes a body that is verified as it passes, and rewindable when src is.
+func NewBody(src io.Reader, size int64, digest artifacts.Digest) (*Body, io.Reader) {
+	b := newBody(src, size, digest)
 	if seeker, ok := src.(io.Seeker); ok {
 		// A pipe behind an *os.File has the method and fails here: then it is sent once.
 		if start, err := seeker.Seek(0, io.SeekCurrent); err == nil {
-			return b, &rewindableBody{verifiedBody: b, seeker: seeker, start: start}
+			return b, &rewindableBody{Body: b, seeker: seeker, start: start}
 		}
 	}
 	return b, b

@@ -1,4 +1,4 @@
-package s3store
+package bucket
 
 import (
 	"context"
@@ -14,16 +14,17 @@ const maxIdlePerHost = 256
 // bufferSize is the size of a connection's read and write buffer, in bytes.
 const bufferSize = 64 << 10
 
-// transport is the way to the store. There is no limit on the length of a whole exchange, which
+// Transport is the way to the store. There is no limit on the length of a whole exchange, which
 // may be 5 GiB; silence is what is bounded, at every stage.
-type transport struct {
+type Transport struct {
 	*http.Transport
 	silence time.Duration
 }
 
-func newTransport(silence time.Duration) *transport {
+// NewTransport makes a transport that bounds the silence of the peer.
+func NewTransport(silence time.Duration) *Transport {
 	dialer := &net.Dialer{Timeout: min(silence, 10*time.Second), KeepAlive: 15 * time.Second}
-	return &transport{silence: silence, Transport: &http.Transport{
+	return &Transport{silence: silence, Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := dialer.DialContext(ctx, network, address)
@@ -45,7 +46,8 @@ func newTransport(silence time.Duration) *transport {
 	}}
 }
 
-func (t *transport) client() *http.Client {
+// Client is an HTTP client on the transport, for requests that are signed already.
+func (t *Transport) Client() *http.Client {
 	return &http.Client{
 		Transport: t.Transport,
 		// The SDK signs for one host; a redirect elsewhere is the store's answer, not an order.

@@ -1,0 +1,89 @@
+package bucket
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/artifactd/artifactd/artifacts"
+)
+
+// outcomes are the error codes of S3, and of stores like it, that mean something to a caller.
+var outcomes = map[string]error{
+	"NoSuchKey":                    artifacts.ErrNotFound,
+	"NotFound":                     artifacts.ErrNotFound, // HEAD has no body to say more in
+	"NoSuchVersion":                artifacts.ErrNotFound,
+	"NoSuchUpload":                 artifacts.ErrUploadGone,
+	"InvalidPart":                  artifacts.ErrPartMismatch,
+	"InvalidPartOrder":             artifacts.ErrPartMismatch,
+	"PreconditionFailed":           artifacts.ErrExists,
+	"BadDigest":                    artifacts.ErrDigestMismatch,
+	"XAmzContentSHA256Mismatch":    artifacts.ErrDigestMismatch,
+	"XAmzContentChecksumMismatch":  artifacts.ErrDigestMismatch,
+	"IncompleteBody":               artifacts.ErrSizeMismatch,
+	"InvalidRange":                 artifacts.ErrBadRange,
+	"InternalError":                artifacts.ErrStoreUnavailable,
+	"RequestTimeout":               artifacts.ErrStoreUnavailable,
+	"RequestTimeTooSkewed":         ErrClock,
+	"SlowDown":                     artifacts.ErrStoreUnavailable,
+	"ConditionalRequestConflict":   artifacts.ErrStoreUnavailable,
+	"OperationAborted":             artifacts.ErrStoreUnavailable,
+	"NoSuchBucket":                 ErrNoBucket,
+	"AccessDenied":                 ErrDenied,
+	"Forbidden":                    ErrDenied,
+	"InvalidAccessKeyId":           ErrDenied,
+	"SignatureDoesNotMatch":        ErrDenied,
+	"ExpiredToken":                 ErrDenied,
+	"PermanentRedirect":            ErrRegion,
+	"AuthorizationHeaderMalformed": ErrRegion,
+	"XMinioStorageFull":            ErrFull,
+	"InsufficientStorage":          ErrFull,
+	"QuotaExceeded":                ErrFull,
+}
+
+// Faults of the set-up. They are nobody's business but the operator's, so they have no sentinel
+// in package artifacts: to callers they are failures, and trying again does not help.
+var (
+	ErrNoBucket = errors.New("the bucket does not exist: create it, or correct the bucket's name")
+	ErrDenied   = errors.New("the store refused access: check the access key, and that it may read, write, list and delete in the bucket")
+	ErrRegion   = errors.New("the bucket lies in another region: correct the region")
+	ErrClock    = errors.New("the store's clock and this machine's are too far apart: set this machine's clock")
+	ErrFull     = errors.New("the store has no space left: free some, or raise the quota")
+	ErrRefused  = errors.New("the store refused the request")
+	ErrBody     = errors.New("read the bytes to store")
+	ErrRequest  = errors.New("the request could not be made")
+)
+
+// Meaning is the sentinel for a store's answer: its error code, "" where it gave none, and its
+// HTTP status, 0 where there was none.
+func Meaning(code string, status int) error {
+	if outcome, ok := outcomes[code]; ok {
+		return outcome
+	}
+	switch {
+	case status == http.StatusNotFound:
+		return artifacts.ErrNotFound
+	case status == http.StatusPreconditionFailed:
+		return artifacts.ErrExists
+	case status == http.StatusRequestedRangeNotSatisfiable:
+		return artifacts.ErrBadRange
+	case status == http.StatusForbidden, status == http.StatusUnauthorized:
+		return ErrDenied
+	case status == http.StatusMovedPermanently, status == http.StatusTemporaryRedirect:
+		return ErrRegion
+	case status == http.StatusInsufficientStorage:
+		return ErrFull
+	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= 500, status < 400:
+		// Below 400 the answer itself could not be read.
+		return artifacts.ErrStoreUnavailable
+	}
+	return ErrRefused
+}
+
+// BatchRefusal is the meaning of one key's error in a 200 answer to a batch. A code that is not
+// known says nothing about the key, so trying again is right.
+func BatchRefusal(code string) error {
+	if outcome, ok := outcomes[code]; ok {
+		return outcome
+	}
+	return artifacts.ErrStoreUnavailable
+}

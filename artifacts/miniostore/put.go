@@ -1,0 +1,65 @@
+package miniostore
+
+import (
+	"context"
+	"io"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/internal/bucket"
+)
+
+// checksumHeader carries a SHA-256 in base 64.
+const checksumHeader = "X-Amz-Checksum-Sha256"
+
+// Put implements [artifacts.BlobWriter]. Memory does not depend on the size of the body. A fault
+// of the body is returned as what body.Read returned, not as a fault of the store.
+func (s *Store) Put(ctx context.Context, u artifacts.Upload, body io.Reader) error {
+	if err := bucket.CheckUpload(u); err != nil {
+		return err
+	}
+	verified, stream := bucket.NewBody(body, u.Size, u.Digest)
+	if u.Size == 0 {
+		if err := verified.CheckEmpty(); err != nil {
+			return s.translate(ctx, "put", u.Key, err)
+		}
+	}
+	options := createOnly(u)
+	options.UserMetadata[checksumHeader] = u.Digest.Base64()
+	attempts := 0
+	// The digest is the payload's hash of the signature as well, so nothing is hashed twice.
+	_, err := s.core.PutObject(counted(ctx, &attempts), s.cfg.Bucket, u.Key, stream, u.Size, "", u.Digest.Hex(), options)
+	if err == nil {
+		return nil
+	}
+	if fault := verified.Fault(); fault != nil {
+		return s.translate(ctx, "put", u.Key, fault)
+	}
+	err = s.translate(ctx, "put", u.Key, err)
+	if bucket.Unclear(err, attempts) && verified.Complete() {
+		return bucket.Settle(ctx, s, u, err)
+	}
+	return err
+}
+
+// described are the options of a request that makes an object: its type and metadata.
+func described(u artifacts.Upload) minio.PutObjectOptions {
+	options := minio.PutObjectOptions{
+		ContentType:          u.ContentType,
+		DisableContentSha256: true, // means: no signature for every chunk, which needs a rewritten body
+		UserMetadata:         make(map[string]string, len(u.Metadata)+1),
+	}
+	for name, value := range u.Metadata {
+		// With the prefix no name can be taken for another header.
+		options.UserMetadata["X-Amz-Meta-"+name] = value
+	}
+	return options
+}
+
+// createOnly are the options of a PUT that replaces nothing.
+func createOnly(u artifacts.Upload) minio.PutObjectOptions {
+	options := described(u)
+	options.SetMatchETagExcept("*")
+	return options
+}
