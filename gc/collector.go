@@ -26,7 +26,7 @@ const (
 	markSQL    = `SELECT looked, expired, marked FROM artifactd.collect_mark($1, $2, $3)`
 	filesSQL   = `SELECT status, artifacts FROM artifactd.collect_files($1, $2)`
 	unnamedSQL = `SELECT looked, artifacts FROM artifactd.collect_unnamed($1, $2)`
-	claimSQL   = `SELECT object_key, size, reason, first, coalesce(upload_id, ''), claimed_at FROM artifactd.claim_deletions($1, $2)`
+	claimSQL   = `SELECT object_key, size, reason, first, coalesce(upload_id, ''), stored, claimed_at FROM artifactd.claim_deletions($1, $2)`
 	finishSQL  = `SELECT left_ledger FROM artifactd.finish_deletions($1, $2, $3)`
 	ledgerSQL  = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8 FROM artifactd.deletion`
 	forgetSQL  = `SELECT forgotten FROM artifactd.forget_operations($1)`
@@ -63,6 +63,7 @@ type Options struct {
 // Store is what a collector needs of the object store.
 type Store interface {
 	artifacts.BlobDeleter
+	Head(ctx context.Context, key string) (artifacts.Object, error)
 	AbortMultipart(ctx context.Context, m artifacts.Multipart) error
 }
 
@@ -89,8 +90,8 @@ type Report struct {
 	Looked     int64     `json:"looked"`  // generations that were due for a look
 	Expired    int64     `json:"expired"` // leases whose end nobody else had recorded
 	Marked     int64     `json:"marked"`  // generations found to be garbage
-	// Deleted counts keys whose first deletion the store confirmed, and their declared bytes. A
-	// key that was declared and never uploaded counts too: the store does not tell them apart.
+	// Deleted counts objects whose first deletion the store confirmed, and their bytes. What was
+	// declared and never uploaded does not count.
 	Deleted    Count            `json:"deleted"`
 	ByReason   map[string]Count `json:"by_reason"`
 	Failed     int64            `json:"failed"`      // deletions that failed; they stay in the ledger and are tried again
@@ -293,6 +294,7 @@ type claimed struct {
 	size        int64
 	first       bool
 	upload      string // a multipart upload to abort too; empty when there is none
+	there       bool   // the object is known to be there
 	at          time.Time
 }
 
@@ -351,7 +353,7 @@ func (c *Collector) claim(ctx context.Context) ([]claimed, error) {
 	}
 	batch, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claimed, error) {
 		var d claimed
-		return d, row.Scan(&d.key, &d.size, &d.reason, &d.first, &d.upload, &d.at)
+		return d, row.Scan(&d.key, &d.size, &d.reason, &d.first, &d.upload, &d.there, &d.at)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("claim deletions: %w", err)
@@ -367,6 +369,7 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 	for i, d := range batch {
 		keys[i] = d.key
 	}
+	c.lookAtUnproved(ctx, batch)
 	fates, err := c.deleteAll(ctx, batch, keys)
 	if ctx.Err() != nil {
 		return ctx.Err() // the claim runs out, and the deletions are repeated
@@ -379,7 +382,7 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 		if fate != nil {
 			errs[i] = fate.Error()
 			report.undone(d.key, fate)
-		} else if d.first {
+		} else if d.first && d.there {
 			n := report.ByReason[d.reason]
 			report.ByReason[d.reason] = Count{n.Objects + 1, n.Bytes + d.size}
 			report.Deleted.Objects++
@@ -391,6 +394,25 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 		return fmt.Errorf("record deletions: %w", err)
 	}
 	return nil
+}
+
+// lookAtUnproved finds out which of the objects that were never proved are there at all, for the
+// report. They are deleted either way, so a store that does not answer costs only the count.
+func (c *Collector) lookAtUnproved(ctx context.Context, batch []claimed) {
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range batch {
+		d := &batch[i]
+		if d.there || !d.first {
+			continue
+		}
+		g.Go(func() error {
+			object, err := c.store.Head(ctx, d.key)
+			d.there, d.size = err == nil, object.Size
+			return nil
+		})
+	}
+	_ = g.Wait() // nothing in it fails
 }
 
 // deleteAll deletes the keys of a batch. Open multipart uploads are aborted before that: one that

@@ -735,3 +735,31 @@ func TestAbandonedPartsAreCollected(t *testing.T) {
 		}
 	})
 }
+
+func TestOnlyWhatWasThereIsReported(t *testing.T) {
+	s := newSite(t, testenv.Versitygw)
+	s.pointer("p", 0, 0)
+	l := s.acquire("p")
+	never, unproved := "never uploaded", "uploaded, never completed"
+	staged, err := s.catalogue.Stage(t.Context(), l.ID, l.Token, []pointer.StageFile{
+		{Path: "a", Digest: artifacts.DigestOf([]byte(never)), Size: int64(len(never))},
+		{Path: "b", Digest: artifacts.DigestOf([]byte(unproved)), Size: int64(len(unproved))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := staged[1].Artifact
+	u := artifacts.Upload{Key: s.layout.ArtifactKey(b.Digest, b.ID), Digest: b.Digest, Size: b.Size}
+	if err := s.store.Put(t.Context(), u, strings.NewReader(unproved)); err != nil {
+		t.Fatal(err)
+	}
+	if list, _, err := s.catalogue.Versions(t.Context(), "p", pointer.Page{}); err != nil || list[0].TotalBytes != int64(len(never)+len(unproved)) {
+		t.Errorf("history while files are staged: %+v, %v", list, err)
+	}
+	if err := s.catalogue.Release(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	if report := s.collect(); report.Deleted != (gc.Count{Objects: 1, Bytes: int64(len(unproved))}) || report.LedgerSize != 2 {
+		t.Errorf("%+v, want the one object that was there, and both keys in the ledger", report)
+	}
+	s.check()
+}

@@ -155,6 +155,7 @@ CREATE TABLE artifactd.deletion (
     size        bigint NOT NULL,
     reason      text   NOT NULL,
     upload_id   text,                  -- a multipart upload to abort too
+    stored      boolean NOT NULL,      -- its bytes were proved to be there; else there may be none
     enqueued_at timestamptz NOT NULL,
     final_after timestamptz NOT NULL,  -- a deletion made later than this one is final
     not_before  timestamptz NOT NULL,  -- next attempt; pushed ahead while a collector works on it

@@ -42,7 +42,7 @@ CREATE FUNCTION artifactd.stage(
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
-    v_new integer; v_sources uuid[]; v_replaced uuid[];
+    v_new integer; v_bytes bigint; v_sources uuid[]; v_replaced uuid[];
 BEGIN
     PERFORM begin_decision();
     SELECT g2.* INTO g FROM generation g2
@@ -70,8 +70,10 @@ BEGIN
     SELECT g2.* INTO g FROM generation g2 WHERE g2.generation_id = p_lease_id;
     v_reason := lease_reason(p, g, p_epoch, p_generation, v_epoch, at);
     IF v_reason IS NULL THEN
-        SELECT count(*) INTO v_new FROM unnest(p_paths) f (path)
-         WHERE NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = f.path);
+        SELECT count(*) FILTER (WHERE m.path IS NULL), coalesce(sum(f.size - coalesce(a.size, 0)), 0) INTO v_new, v_bytes
+          FROM unnest(p_paths, p_sizes) f (path, size)
+          LEFT JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
+          LEFT JOIN artifact a ON a.artifact_id = m.artifact_id;
     END IF;
     IF v_reason IS NOT NULL OR g.file_count + v_new > p_max_files THEN
         IF v_reason = 'expired' THEN PERFORM end_lease(p_lease_id, 'expired', at); END IF;
@@ -137,7 +139,8 @@ BEGIN
       FROM manifest_file m
      WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths) AND a.artifact_id = m.artifact_id
        AND a.stored_at IS NULL AND a.writable_until < v_until;
-    UPDATE generation g2 SET file_count = g.file_count + v_new, manifest_digest = NULL, sealed_at = NULL
+    UPDATE generation g2 SET file_count = g.file_count + v_new, total_bytes = g.total_bytes + v_bytes,
+           manifest_digest = NULL, sealed_at = NULL
      WHERE g2.generation_id = p_lease_id;
 
     RETURN QUERY

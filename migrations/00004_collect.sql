@@ -111,9 +111,9 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id)
         RETURNING a.*
     ), buried AS (
-        INSERT INTO deletion (object_key, size, reason, upload_id, enqueued_at, final_after, not_before)
+        INSERT INTO deletion (object_key, size, reason, upload_id, stored, enqueued_at, final_after, not_before)
         SELECT i.key_prefix || 'artifacts/' || encode(gone.digest, 'hex') || '/' || gone.artifact_id,
-               gone.size, p_reason, gone.upload_id, clock_timestamp(),
+               gone.size, p_reason, gone.upload_id, gone.stored_at IS NOT NULL, clock_timestamp(),
                gone.writable_until + make_interval(secs => p_landing_seconds), clock_timestamp()
           FROM gone, installation i
         RETURNING size
@@ -194,7 +194,7 @@ END $$;
 -- database's time before any of the deletions that follow.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.claim_deletions(p_limit integer, p_seconds double precision)
-RETURNS TABLE (object_key text, size bigint, reason text, first boolean, upload_id text, claimed_at timestamptz)
+RETURNS TABLE (object_key text, size bigint, reason text, first boolean, upload_id text, stored boolean, claimed_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
@@ -208,7 +208,7 @@ BEGIN
          ORDER BY d.not_before LIMIT p_limit FOR UPDATE SKIP LOCKED)
     UPDATE deletion d SET not_before = at + make_interval(secs => p_seconds), attempts = d.attempts + 1
       FROM due WHERE d.object_key = due.object_key
-    RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL, d.upload_id, at;
+    RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL, d.upload_id, d.stored, at;
 END $$;
 -- +goose StatementEnd
 

@@ -30,8 +30,8 @@ SELECT md5('p' || (1 + i / ($rows / 4)))::uuid, 'f' || i, md5('a' || i)::uuid, '
 INSERT INTO artifactd.operation (operation_id, kind, request_digest, outcome, pointers, generation_ids, recorded_at)
 SELECT gen_random_uuid(), 'publish', 'x', 'published', '{p}', '{}', now() - CASE WHEN i < 1000 THEN interval '41 days' ELSE interval '0' END
   FROM generate_series(1, $rows) i;
-INSERT INTO artifactd.deletion (object_key, size, reason, enqueued_at, final_after, not_before)
-SELECT 'k' || i, 1, 'x', now(), now(), now() + CASE WHEN i < 1000 THEN interval '0' ELSE interval '1 hour' END FROM generate_series(1, $rows) i;
+INSERT INTO artifactd.deletion (object_key, size, reason, stored, enqueued_at, final_after, not_before)
+SELECT 'k' || i, 1, 'x', true, now(), now(), now() + CASE WHEN i < 1000 THEN interval '0' ELSE interval '1 hour' END FROM generate_series(1, $rows) i;
 UPDATE artifactd.installation SET key_prefix = 'artifactd/';
 SET session_replication_role = origin;
 ANALYZE artifactd.pointer, artifactd.generation, artifactd.artifact, artifactd.manifest_file, artifactd.operation, artifactd.deletion`

@@ -111,8 +111,8 @@ func stageArgs(files []StageFile) ([]any, error) {
 			return nil, &InvalidError{Field: fmt.Sprintf("files[%d].path", i), Detail: "the same path stands twice in this call"}
 		}
 		seen[f.Path] = true
-		if f.Size < 0 || f.Size > artifacts.MaxSinglePut {
-			return nil, &InvalidError{Field: fmt.Sprintf("files[%d].size", i), Detail: fmt.Sprintf("a file has 0 to %d bytes", int64(artifacts.MaxSinglePut))}
+		if f.Size < 0 || f.Size > artifacts.MaxObject {
+			return nil, &InvalidError{Field: fmt.Sprintf("files[%d].size", i), Detail: fmt.Sprintf("a file has 0 to %d bytes", int64(artifacts.MaxObject))}
 		}
 		if f.MediaType == "" {
 			f.MediaType = "application/octet-stream"

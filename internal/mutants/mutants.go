@@ -232,8 +232,8 @@ var mutants = []mutant{
 	{
 		name: "staging again keeps the seal",
 		file: publish,
-		old:  "SET file_count = g.file_count + v_new, manifest_digest = NULL, sealed_at = NULL",
-		new:  "SET file_count = g.file_count + v_new, manifest_digest = NULL",
+		old:  "           manifest_digest = NULL, sealed_at = NULL\n     WHERE g2.generation_id = p_lease_id;",
+		new:  "           manifest_digest = NULL\n     WHERE g2.generation_id = p_lease_id;",
 		pkg:  "./pointer", run: "Seal",
 	},
 	{

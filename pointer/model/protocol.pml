@@ -3,16 +3,20 @@
  * in between. Two workers, two connections to the database, three generations, one raising of the
  * epoch, and a clock that ticks and once steps back.
  *
- * What is one atomic step here is one statement or one commit there. A transaction takes its locks
- * in steps of their own, so that time passes and others act while it waits.
+ * What is one atomic step here is one statement or one commit there. A publish takes its locks in
+ * steps of their own, so that time passes and others act while it waits; its connection may break
+ * at any step, its request may arrive twice or after everybody has given up, its answer may be
+ * lost.
  *
- * Each BROKEN_... leaves out one rule of the protocol; spin must then find a violation.
+ * Of generations before the newest nothing is kept: a publish names its generation, and only the
+ * newest can be published. Each BROKEN_... leaves out one rule of the protocol; spin must then
+ * find a violation.
  */
 
 #define GENERATIONS 3
-#define OPERATIONS  3
+#define OPERATIONS  3 /* at a time: an operation that nobody can speak of any more gives up its place */
 #define TTL         1
-#define END_OF_TIME 3
+#define END_OF_TIME 2
 
 /* What an operation came to. */
 #define NONE      0
@@ -20,177 +24,189 @@
 #define REFUSED   2
 #define ABORTED   3
 
-/* What a generation came to. */
-#define LEASED     1
-#define DONE       2 /* published */
-#define RELEASED   3
-#define EXPIRED    4
-#define SUPERSEDED 5
-
-#define GEN (GENERATIONS + 1) /* generations count from 1 */
+/* What the newest generation came to. */
+#define LEASED   1
+#define DONE     2 /* published */
+#define RELEASED 3
+#define EXPIRED  4
 
 /* The database. */
 byte epoch = 1;
-byte head;                /* newest generation */
-byte head_epoch;          /* epoch of the newest token */
-byte expiry;              /* of the newest generation's lease */
+byte head;                  /* newest generation; they count from 1 */
+byte head_epoch;
+byte fate;                  /* of the newest generation */
+byte expiry;                /* of its lease */
 byte shown;
-byte fate[GEN];
-byte of_epoch[GEN];
 byte outcome[OPERATIONS];
-byte published_by[GEN];   /* operation + 1 */
 bool row_locked;
 bool op_locked[OPERATIONS];
-byte deciding;            /* transactions that hold the epoch's lock, shared */
+byte deciding;              /* transactions that hold the epoch's lock, shared */
 
 /* The world around it. */
 byte now;
 bool stepped_back;
-byte next_op;
-byte answer[OPERATIONS];             /* that arrived */
-chan wire = [1] of { byte, byte };   /* publish requests under way: operation, generation */
+byte names[OPERATIONS];     /* the generation that an operation is to publish; 0: a free place */
+bool waited[OPERATIONS];    /* by the worker whose operation it is */
+byte job[2];                /* the request that a connection has, operation + 1; it may take its time */
 
-/* What was said and seen, for the assertions only. */
+/* What was said, for the assertions only. */
 byte told[OPERATIONS];
-bool told_expired[GEN];
+bool told_expired;          /* of the newest generation */
 byte highest_head, highest_epoch;
 
-#define LIVE(g, t) (fate[g] == LEASED && head == g && of_epoch[g] == epoch && expiry > t)
+#define LIVE(g, t) (head == g && fate == LEASED && head_epoch == epoch && expiry > t)
 
 /* Once a caller was told an outcome, it is the recorded one, and no other is ever told. */
 inline tell(o, what) {
 	assert(told[o] == NONE || told[o] == what);
-	told[o] = what; answer[o] = NONE
-}
-
-/* An answer on its way; nobody waits for it any more once the outcome was told. */
-inline reply(o) {
-	assert(told[o] == NONE || told[o] == outcome[o]);
-	answer[o] = (told[o] == NONE -> outcome[o] : NONE)
+	told[o] = what
 }
 
 inline lock_op(o) { atomic { !op_locked[o] -> op_locked[o] = true } }
-inline unlock_all(o) { op_locked[o] = false; row_locked = false; deciding-- }
-
-/* An expiry that somebody was told of is written down, so that no clock revives the lease. */
-inline note_expiry(g, t) {
+/* When nobody waits for an operation and no request of it is under way, it is forgotten. */
+inline forget(o) {
 	if
-	:: head == g && fate[g] == LEASED && of_epoch[g] == epoch && expiry <= t ->
-		told_expired[g] = true;
-#ifndef BROKEN_EXPIRY
-		fate[g] = EXPIRED
-#endif
+	:: !waited[o] && job[0] != o + 1 && job[1] != o + 1 -> names[o] = 0; outcome[o] = NONE; told[o] = NONE
 	:: else
 	fi
 }
 
-/* A connection of a service: carries out publishes, and may break at any step. */
-active [2] proctype Connection() {
-	byte o, g, t, seen_head, seen_fate;
-	bool ok, alive;
-end:	do
-	:: wire ? o, g ->
+inline unlock_all(o) { op_locked[o] = false; row_locked = false; deciding-- }
+
+/* An expiry that somebody was told of is written down, so that no clock revives the lease. */
+inline note_expiry() {
+	told_expired = true;
+#ifndef BROKEN_EXPIRY
+	fate = EXPIRED; expiry = 0
+#endif
+}
+
+#ifdef BROKEN_FACTS
+#define NEWEST(g) (seen_head == g && seen_fate == LEASED)
+#else
+#define NEWEST(g) (head == g && fate == LEASED)
+#endif
 #ifdef BROKEN_CLOCK
-		t = now; ok = true;
+#define CLOCK seen_now
+#else
+#define CLOCK now
+#endif
+
+#define g names[o]
+
+#define o (job[me] - 1)
+#define g names[o]
+
+/* A connection of a service: carries out publishes. */
+proctype Connection(byte me) {
+	byte verdict, done_with;
+	bool alive;
+#ifdef BROKEN_FACTS
+	byte seen_head, seen_fate;
+#endif
+#ifdef BROKEN_CLOCK
+	byte seen_now;
+#endif
+end:	do
+	:: job[me] != 0 ->
+#ifdef BROKEN_CLOCK
+		seen_now = now;
 #endif
 #ifdef BROKEN_FACTS
-		atomic { seen_head = head; seen_fate = fate[g] }
+		d_step { seen_head = head; seen_fate = fate };
 #endif
-		atomic { !row_locked -> row_locked = true; deciding++; alive = expiry > now };
-		lock_op(o);
+		d_step { !row_locked -> row_locked = true; deciding++; alive = expiry > now };
+		d_step { !op_locked[o] -> op_locked[o] = true };
 		if
-		:: outcome[o] != NONE ->
-			/* Repeated: the recorded outcome again. */
-			d_step { reply(o); unlock_all(o) }
-		:: else ->
+		:: d_step { outcome[o] != NONE -> tell(o, outcome[o]); unlock_all(o) } /* the recorded one again */
+		:: outcome[o] == NONE ->
 			/* Facts and clock, after the last lock. */
 			d_step {
-				alive = alive || expiry > now;
-#ifndef BROKEN_CLOCK
-				t = now;
-#endif
-#ifndef BROKEN_FACTS
-				seen_head = head; seen_fate = fate[g];
-#endif
-				ok = seen_head == g && seen_fate == LEASED && of_epoch[g] == epoch && expiry > t
+				if
+				:: NEWEST(g) && head_epoch == epoch && expiry > CLOCK ->
+					verdict = PUBLISHED;
+					assert(alive || expiry > now) /* within the lease, under the lock */
+				:: NEWEST(g) && head_epoch == epoch && expiry <= CLOCK -> verdict = EXPIRED
+				:: else -> verdict = REFUSED
+				fi;
+				alive = false
 			};
 			if
-			:: /* the connection breaks: the server rolls back */
-				d_step { unlock_all(o) }
+			:: d_step { unlock_all(o) } /* the connection breaks: the server rolls back */
 			:: /* COMMIT */
 				d_step {
 					if
-					:: ok ->
-						alive = alive || expiry > now;
-						assert(head == g && fate[g] == LEASED); /* not superseded, not ended */
-						assert(alive);                          /* within the lease, under the lock */
-						assert(of_epoch[g] == epoch);           /* of this history */
-						assert(!told_expired[g]);
-						assert(published_by[g] == 0);           /* once per generation */
-						assert(g > shown);                      /* what is shown only rises */
-						assert(told[o] == NONE);                /* settled is settled */
-						fate[g] = DONE; shown = g; published_by[g] = o + 1
-					:: else -> note_expiry(g, t)
+					:: verdict == PUBLISHED ->
+						assert(head == g && fate == LEASED); /* not superseded, not ended, not published */
+						assert(head_epoch == epoch);         /* of this history */
+						assert(!told_expired);
+						assert(g > shown);                   /* what is shown only rises */
+						assert(told[o] == NONE);             /* settled is settled */
+						fate = DONE; expiry = 0; shown = g
+					:: verdict == EXPIRED -> note_expiry(); verdict = REFUSED
+					:: else
 					fi;
 #ifndef BROKEN_OUTCOME
-					outcome[o] = (ok -> PUBLISHED : REFUSED);
+					outcome[o] = verdict;
 #endif
 					unlock_all(o)
 				};
 #ifdef BROKEN_OUTCOME
+				/* In a transaction of its own, which may never come. */
 				if
-				:: lock_op(o);
-					d_step { outcome[o] = (outcome[o] == NONE -> (ok -> PUBLISHED : REFUSED) : outcome[o]); op_locked[o] = false }
+				:: d_step { !op_locked[o] && outcome[o] == NONE -> outcome[o] = verdict }
 				:: skip
 				fi;
 #endif
 				if
-				:: d_step { reply(o) }
+				:: d_step { tell(o, verdict) }
 				:: skip /* the answer is lost */
 				fi
 			fi
 		fi;
-		d_step { o = 0; g = 0; t = 0; ok = false; alive = false; seen_head = 0; seen_fate = 0 }
+		d_step { done_with = o; job[me] = 0; forget(done_with); done_with = 0; verdict = 0; alive = false }
 	od
 }
+
+#undef g
+#undef o
 
 /*
  * The short transactions of a worker. Each holds the row's lock from its first statement to its
  * commit, so that nothing but the clock can come in between: they are one step.
  */
 
-/* Installs the next generation: mine is its number, or stays 0 when the lease is held. */
+/* Installs the next generation, unless a live lease stands in the way. */
 inline acquire() {
 	if
 	:: head > 0 && LIVE(head, now) -> skip
 	:: else ->
-		if
-		:: head > 0 && fate[head] == LEASED -> fate[head] = SUPERSEDED
-		:: else
-		fi;
-		head++; head_epoch = epoch;
+		/* A lease that has not ended by itself is superseded. */
+		head++; head_epoch = epoch; fate = LEASED; expiry = now + TTL;
 		/* Tokens only rise, whatever happened to leases and epochs. */
 		assert(head_epoch > highest_epoch || (head_epoch == highest_epoch && head > highest_head));
 		highest_head = head; highest_epoch = head_epoch;
-		fate[head] = LEASED; of_epoch[head] = epoch; expiry = now + TTL; mine = head
+		told_expired = false;
+		mine = head
 	fi
 }
 
 inline renew() {
 	if
 	:: LIVE(mine, now) ->
-		assert(!told_expired[mine]);
+		assert(!told_expired);
 		expiry = (now + TTL > expiry -> now + TTL : expiry)
-	:: else -> note_expiry(mine, now)
+	:: head == mine && fate == LEASED && head_epoch == epoch && expiry <= now -> note_expiry()
+	:: else
 	fi
 }
 
 inline release() {
 	if
-	:: fate[mine] == LEASED ->
-		fate[mine] = RELEASED;
+	:: head == mine && fate == LEASED ->
+		fate = RELEASED; expiry = 0;
 #ifdef BROKEN_RELEASE
-		head--
+		head-- /* takes the lease's row away, and its number with it */
 #endif
 	:: else
 	fi;
@@ -209,23 +225,27 @@ inline settle(o) {
 	fi
 }
 
-active [2] proctype Worker() {
+proctype Worker() {
 	byte mine, op;
-	bool sent, repeated;
+	bool waits;
 end:	do
 	:: d_step { mine == 0 && head < GENERATIONS && !row_locked -> acquire() }
-	:: d_step { mine != 0 && !sent && !row_locked -> renew() }
-	:: d_step { mine != 0 && !sent && !row_locked -> release() }
-	:: d_step { mine != 0 && !sent -> mine = 0 } /* forgets it, as a crash does */
-	:: atomic { mine != 0 && !sent && next_op < OPERATIONS && nfull(wire) ->
-		op = next_op; next_op++; sent = true; wire ! op, mine }
-	:: atomic { sent && !repeated && nfull(wire) -> repeated = true; wire ! op, mine } /* the same operation again */
-	:: d_step { sent && answer[op] != NONE -> tell(op, answer[op]); sent = false; repeated = false; op = 0 }
-	:: d_step { sent && !op_locked[op] -> settle(op); sent = false; repeated = false; op = 0 }
+	:: d_step { mine != 0 && !waits && !row_locked -> renew() }
+	:: d_step { mine != 0 && !waits && !row_locked -> release() }
+	:: d_step { mine != 0 && !waits -> mine = 0 } /* forgets it, as a crash does */
+	:: d_step { mine != 0 && !waits && (names[0] == 0 || names[1] == 0 || names[2] == 0) ->
+		op = (names[0] == 0 -> 0 : (names[1] == 0 -> 1 : 2));
+		names[op] = mine; waited[op] = true; waits = true }
+	/* Sends it, for the first time or again. */
+	:: d_step { waits && told[op] == NONE && job[0] == 0 -> job[0] = op + 1 }
+	:: d_step { waits && told[op] == NONE && job[0] != 0 && job[1] == 0 -> job[1] = op + 1 }
+	:: d_step { waits && told[op] == NONE && !op_locked[op] -> settle(op) }
+	:: d_step { waits && told[op] != NONE -> waits = false; waited[op] = false; forget(op); op = 0 }
 	od
 }
+
 /* A restore or a failover: every lease of the old history is dead. */
-active proctype Administrator() {
+proctype Administrator() {
 end:	d_step {
 #ifndef BROKEN_EPOCH
 		deciding == 0 -> /* waits for the decisions under way */
@@ -234,9 +254,17 @@ end:	d_step {
 	}
 }
 
-active proctype Clock() {
+proctype Clock() {
 end:	do
 	:: now < END_OF_TIME -> now++
-	:: atomic { now > 0 && !stepped_back -> now--; stepped_back = true }
+	:: d_step { now > 0 && !stepped_back -> now--; stepped_back = true }
 	od
+}
+
+init {
+	atomic {
+		run Connection(0); run Connection(1);
+		run Worker(); run Worker();
+		run Administrator(); run Clock()
+	}
 }
