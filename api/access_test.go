@@ -86,6 +86,12 @@ var calls = map[string]func(t target) call{
 	"PutArtifactContent": func(t target) call {
 		return call{"PUT", "/v1/artifacts/" + t.artifact.String() + "/content", []byte("new")}
 	},
+	"RequestParts": func(t target) call {
+		return call{"POST", "/v1/artifacts/" + t.artifact.String() + "/parts", types.PartsRequest{Parts: []types.Part{}}}
+	},
+	"PutArtifactPart": func(t target) call {
+		return call{"PUT", "/v1/artifacts/" + t.artifact.String() + "/parts/1", []byte("new")}
+	},
 	"CompleteArtifact":   func(t target) call { return call{"POST", "/v1/artifacts/" + t.artifact.String() + "/complete", nil} },
 	"GetOperation":       func(t target) call { return call{"GET", "/v1/operations/" + t.operation.String(), nil} },
 	"SettleOperation":    func(t target) call { return call{"POST", "/v1/operations/" + t.operation.String() + "/settle", nil} },
@@ -100,7 +106,8 @@ var calls = map[string]func(t target) call{
 func (c client) call(t target, operation string) answer {
 	c.h.t.Helper()
 	in := calls[operation](t)
-	return c.do(in.method, in.path, in.body)
+	// A valid digest, which one of the operations needs.
+	return c.do(in.method, in.path, in.body, contentDigest, digestOf([]byte("new")))
 }
 
 // occupy makes a pointer with a version, a live lease and a staged file, and a recorded operation.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -68,7 +69,11 @@ func (s *Server) authenticate(c echo.Context, op *operation) error {
 	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
 		return &fault{kind: pointer.ErrUnauthenticated, detail: "Send one Authorization header of the form: Bearer artd_…"}
 	}
-	found, err := s.catalogue.Authenticate(c.Request().Context(), strings.TrimSpace(token))
+	// The deadline is of its own: an operation that moves bytes has none, and a database that does
+	// not answer must not hold its caller for ever.
+	ctx, cancel := context.WithTimeout(c.Request().Context(), admitDeadline)
+	defer cancel()
+	found, err := s.catalogue.Authenticate(ctx, strings.TrimSpace(token))
 	if errors.Is(err, pointer.ErrUnauthenticated) {
 		return &fault{kind: pointer.ErrUnauthenticated, detail: "The access token is unknown, expired or revoked."}
 	}
@@ -94,7 +99,9 @@ func (s *Server) authorize(c echo.Context, op *operation, name string) error {
 		return nil
 	}
 	if op.access == accessReadPublic {
-		public, err := s.catalogue.Public(c.Request().Context(), name)
+		ctx, cancel := context.WithTimeout(c.Request().Context(), admitDeadline)
+		defer cancel()
+		public, err := s.catalogue.Public(ctx, name)
 		if err != nil {
 			return err
 		}

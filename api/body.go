@@ -2,28 +2,35 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/labstack/echo/v4"
 )
 
 const (
 	jsonMediaType = "application/json"
-	// maxJSONBody is the largest JSON body in bytes. A stage call with 1,000 files at the longest
-	// paths fits; other calls are far smaller.
-	maxJSONBody = 4 << 20
+	// maxJSONBody and maxJSONValues are the most bytes and the most values (members, elements) of a
+	// JSON body, unless largeBodies allows a call more. Checking a body makes a tree of it, in which
+	// each value takes some hundred bytes, however short it was written.
+	maxJSONBody   = 512 << 10
+	maxJSONValues = 20_000
 	// jsonDeadline is how long the JSON body of a request may take to arrive.
 	jsonDeadline = 30 * time.Second
 	// maxDrain is how much of a refused body is read off, in bytes: most clients look for the
@@ -35,45 +42,102 @@ const (
 	bodyKey = "artifactd.body"
 )
 
+// readUpTo reads at most limit bytes, into memory of the right size when that is announced.
+func readUpTo(r io.Reader, limit, announced int64) ([]byte, error) {
+	var b bytes.Buffer
+	if announced > 0 {
+		b.Grow(int(min(announced, limit)) + bytes.MinRead) // ReadFrom wants that much room to see the end
+	}
+	_, err := b.ReadFrom(io.LimitReader(r, limit))
+	return b.Bytes(), err
+}
+
+// bodyLimit is what a JSON body may have at most.
+type bodyLimit struct {
+	bytes  int64
+	values int
+}
+
+// largeBodies are the calls whose own limits (files, parts, pointers with their metadata) reach
+// further.
+var largeBodies = map[string]bodyLimit{
+	"StageFiles":       {bytes: 4 << 20, values: maxJSONValues},
+	"CompleteArtifact": {bytes: 2 << 20, values: 100_000},
+	"PublishMany":      {bytes: 2 << 20, values: 100_000},
+}
+
+func (op *operation) bodyLimit() bodyLimit {
+	if l, ok := largeBodies[op.id]; ok {
+		return l
+	}
+	return bodyLimit{bytes: maxJSONBody, values: maxJSONValues}
+}
+
 // readJSON reads the body, checks that it is one JSON value as the document describes it, and
 // leaves it for [decode].
-func (s *Server) readJSON(c echo.Context, op *operation, params map[string]string) error {
+func (s *Server) readJSON(c echo.Context, op *operation) error {
 	r := c.Request()
-	body, err := readBody(c)
+	limit := op.bodyLimit()
+	body, err := readBody(c, limit.bytes)
 	if err != nil {
 		return err
+	}
+	if len(body) > maxJSONBody {
+		// The memory for checking is many times the body's: large ones take turns.
+		select {
+		case s.largeBody <- struct{}{}:
+			defer func() { <-s.largeBody }()
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
 	}
 	if len(body) > 0 {
 		if media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || media != jsonMediaType {
 			return errUnsupportedMedia
 		}
-		if err := checkJSON(body); err != nil {
+		if err := checkJSON(body, limit.values); err != nil {
 			return err
 		}
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	err = openapi3filter.ValidateRequestBody(r.Context(), &openapi3filter.RequestValidationInput{
-		Request:    r,
-		PathParams: params,
-		Route:      op.route,
-		Options:    &openapi3filter.Options{SkipSettingDefaults: true},
-	}, op.route.Operation.RequestBody.Value)
-	if err != nil {
+	if err := validateBody(op, body); err != nil {
 		return err
 	}
 	c.Set(bodyKey, body)
 	return nil
 }
 
-// readBody takes at most maxJSONBody bytes, within jsonDeadline.
-func readBody(c echo.Context) ([]byte, error) {
+// validateBody holds a JSON body against the document. The library's own function does the same on
+// copies of the body.
+func validateBody(op *operation, body []byte) error {
+	described := op.route.Operation.RequestBody.Value
+	refused := func(err error) error { return &openapi3filter.RequestError{RequestBody: described, Err: err} }
+	if len(body) == 0 {
+		if described.Required {
+			return refused(openapi3filter.ErrInvalidRequired)
+		}
+		return nil
+	}
+	var value any
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		return invalid("body", "body: %v", err)
+	}
+	if err := described.Content[jsonMediaType].Schema.Value.VisitJSON(value, openapi3.VisitAsRequest()); err != nil {
+		return refused(err)
+	}
+	return nil
+}
+
+// readBody takes at most limit bytes, within jsonDeadline.
+func readBody(c echo.Context, limit int64) ([]byte, error) {
 	r := c.Request()
-	if r.ContentLength > maxJSONBody {
-		return nil, &http.MaxBytesError{Limit: maxJSONBody}
+	if r.ContentLength > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
 	}
 	control := http.NewResponseController(c.Response().Writer)
 	_ = control.SetReadDeadline(time.Now().Add(jsonDeadline))
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxJSONBody+1))
+	body, err := readUpTo(r.Body, limit+1, r.ContentLength)
 	// The server watches the connection while the handler runs; an old deadline would look to it
 	// like a caller who hung up.
 	_ = control.SetReadDeadline(time.Time{})
@@ -82,15 +146,15 @@ func readBody(c echo.Context) ([]byte, error) {
 		return nil, invalid("body", "body: it did not arrive within %s", jsonDeadline)
 	case err != nil:
 		return nil, invalid("body", "body: it ended early")
-	case len(body) > maxJSONBody:
-		return nil, &http.MaxBytesError{Limit: maxJSONBody}
+	case int64(len(body)) > limit:
+		return nil, &http.MaxBytesError{Limit: limit}
 	}
 	return body, nil
 }
 
-// checkJSON refuses what is not exactly one JSON value, and texts that would not survive the way
-// to the database unchanged.
-func checkJSON(body []byte) error {
+// checkJSON refuses what is not exactly one JSON value, what has more values in it than the call can
+// need, and texts that would not survive the way to the database unchanged.
+func checkJSON(body []byte, maxValues int) error {
 	if !utf8.Valid(body) {
 		return invalid("body", "body: not valid UTF-8")
 	}
@@ -98,12 +162,33 @@ func checkJSON(body []byte) error {
 		var v any
 		return invalid("body", "body: not one JSON value: %v", json.Unmarshal(body, &v))
 	}
+	if n := countValues(body); n > maxValues {
+		return &fault{kind: errTooLarge, field: "body", detail: fmt.Sprintf("The body has %d JSON values, and this call takes at most %d.", n, maxValues)}
+	}
 	return checkEscapes(body)
 }
 
+// countValues counts the values in body, which is valid JSON, those within others included.
+func countValues(body []byte) int {
+	n, text := 1, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case text:
+		case c == ',' || c == '[' || c == '{':
+			n++ // an empty array or object counts one too many
+		}
+	}
+	return n
+}
+
 // checkEscapes refuses NUL, which Postgres does not store, and lone surrogates, which decoding
-// would silently turn into another character. body is valid JSON.
-func checkEscapes(body []byte) error {
+// would silently turn into another character. whole is valid JSON.
+func checkEscapes(whole []byte) error {
+	body := whole
 	for {
 		i := bytes.IndexByte(body, '\\')
 		if i < 0 {
@@ -117,7 +202,12 @@ func checkEscapes(body []byte) error {
 		body = body[i+6:]
 		switch {
 		case unit == 0:
-			return invalid("body", `body: it contains \u0000; NUL characters are not taken`)
+			field := "body"
+			var v any
+			if json.Unmarshal(whole, &v) == nil {
+				field = cmp.Or(memberPath(memberWithNUL(v)), field)
+			}
+			return invalid(field, `%s: it contains \u0000; NUL characters are not taken`, field)
 		case !utf16.IsSurrogate(unit):
 		case utf16.DecodeRune(unit, escapeUnit(body)) == utf8.RuneError:
 			return invalid("body", "body: it contains half of a surrogate pair")
@@ -125,6 +215,43 @@ func checkEscapes(body []byte) error {
 			body = body[6:]
 		}
 	}
+}
+
+// memberWithNUL leads to a text with a NUL character, or to the object that has one in a name; nil
+// when the whole value is that text.
+func memberWithNUL(v any) []string {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if strings.Contains(name, "\x00") {
+				return nil
+			}
+			if hasNUL(v[name]) {
+				return append([]string{name}, memberWithNUL(v[name])...)
+			}
+		}
+	case []any:
+		if i := slices.IndexFunc(v, hasNUL); i >= 0 {
+			return append([]string{strconv.Itoa(i)}, memberWithNUL(v[i])...)
+		}
+	}
+	return nil
+}
+
+func hasNUL(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return strings.Contains(v, "\x00")
+	case []any:
+		return slices.ContainsFunc(v, hasNUL)
+	case map[string]any:
+		for name, member := range v {
+			if strings.Contains(name, "\x00") || hasNUL(member) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // escapeUnit is the UTF-16 unit of the \uXXXX that b begins with, or utf8.RuneError.

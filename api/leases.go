@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -183,9 +184,9 @@ func (s *Server) StageFiles(c echo.Context, id types.LeaseId) error {
 func stageFiles(in []types.StageFile) ([]pointer.StageFile, error) {
 	out := make([]pointer.StageFile, 0, len(in))
 	for i, f := range in {
-		digest, err := artifacts.ParseDigest(f.Digest)
+		digest, err := parseDigest(fmt.Sprintf("files[%d].digest", i), f.Digest)
 		if err != nil {
-			return nil, invalid(fmt.Sprintf("files[%d].digest", i), "files[%d].digest: %v", i, err)
+			return nil, err
 		}
 		file := pointer.StageFile{Path: f.Path, Digest: digest, Size: f.Size}
 		if f.MediaType != nil {
@@ -194,6 +195,19 @@ func stageFiles(in []types.StageFile) ([]pointer.StageFile, error) {
 		out = append(out, file)
 	}
 	return out, nil
+}
+
+// parseDigest reads a digest that is to be uploaded. The one of zeros alone stands for "none" wherever
+// digests are kept, and nobody knows bytes that have it.
+func parseDigest(field, text string) (artifacts.Digest, error) {
+	digest, err := artifacts.ParseDigest(text)
+	if err == nil && digest.IsZero() {
+		err = errors.New("no file hashes to zeros alone; send the SHA-256 of the bytes")
+	}
+	if err != nil {
+		return digest, invalid(field, "%s: %v", field, err)
+	}
+	return digest, nil
 }
 
 // ListStagedFiles answers what is staged under a lease.
@@ -237,6 +251,13 @@ func (s *Server) stagedFile(ctx context.Context, f pointer.StagedFile, withUploa
 // upload says where an artifact's bytes go: straight to the store where the store itself refuses
 // any others, through this service everywhere else.
 func (s *Server) upload(ctx context.Context, a pointer.Artifact) (types.Upload, error) {
+	plan, err := s.partition.Plan(a.Size)
+	if err != nil {
+		return types.Upload{}, err
+	}
+	if plan.Multipart() {
+		return types.Upload{Kind: "multipart", PartSize: &plan.PartSize, Parts: new(int32(plan.Count)), ExpiresAt: a.WritableTil.UTC()}, nil
+	}
 	direct, err := s.store.EnforcesSignedDigest(ctx)
 	if err != nil {
 		return types.Upload{}, err
@@ -250,17 +271,29 @@ func (s *Server) upload(ctx context.Context, a pointer.Artifact) (types.Upload, 
 	}
 	// Signed up to the very time that is recorded, so that the collector knows when the last byte
 	// can have been sent.
-	signed, err := s.store.SignPut(ctx, s.storeUpload(a), max(time.Until(a.WritableTil).Truncate(time.Second), time.Second))
+	signed, err := s.store.SignPut(ctx, s.storeUpload(a), untilWritable(a))
 	if err != nil {
 		return types.Upload{}, err
 	}
-	headers := make(map[string]string, len(signed.Header))
-	for k, v := range signed.Header {
-		if k != "Host" { // every client takes it from the URL
-			headers[k] = v[0]
+	return types.Upload{
+		Kind: "single", Method: &signed.Method, Url: &signed.URL, Headers: plainHeaders(signed.Header), ExpiresAt: signed.ExpiresAt.UTC(),
+	}, nil
+}
+
+// untilWritable is how long a URL for an artifact can be signed for.
+func untilWritable(a pointer.Artifact) time.Duration {
+	return max(time.Until(a.WritableTil).Truncate(time.Second), time.Second)
+}
+
+// plainHeaders are a signed request's headers, but for the host, which every client takes from the URL.
+func plainHeaders(h http.Header) map[string]string {
+	out := make(map[string]string, len(h))
+	for k, v := range h {
+		if k != "Host" {
+			out[k] = v[0]
 		}
 	}
-	return types.Upload{Kind: "single", Method: &signed.Method, Url: &signed.URL, Headers: headers, ExpiresAt: signed.ExpiresAt.UTC()}, nil
+	return out
 }
 
 // storeUpload describes an artifact to the store. Pointer and token let an operator tell whose

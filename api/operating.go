@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"time"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
@@ -63,6 +64,10 @@ func (s *Server) GetHealth(c echo.Context) error {
 	return writeJSON(c, http.StatusOK, types.Health{Status: "ok"})
 }
 
+// readyDeadline is how long the database may take to say that it is there. Whoever asks has a
+// deadline too, and learns more from an answer than from silence.
+const readyDeadline = 3 * time.Second
+
 // GetReadiness says whether the service can do its work.
 func (s *Server) GetReadiness(c echo.Context) error {
 	select {
@@ -70,6 +75,7 @@ func (s *Server) GetReadiness(c echo.Context) error {
 		return errUnavailable // leave this replica out while it shuts down
 	default:
 	}
+	defer bindContext(c, readyDeadline)()
 	if err := s.catalogue.Ready(c.Request().Context()); err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ var hotOperations = map[string]bool{
 
 // unboundedOperations set deadlines of their own.
 var unboundedOperations = map[string]bool{
-	"GetFile": true, "PutArtifactContent": true, "CompleteArtifact": true, "RunGc": true, "ResolvePointer": true, "AcquireLease": true,
+	"GetFile": true, "PutArtifactContent": true, "PutArtifactPart": true, "CompleteArtifact": true, "RunGc": true, "ResolvePointer": true, "AcquireLease": true,
 }
 
 // loadOperations reads the document and indexes its operations by id.
@@ -126,8 +126,9 @@ func newOperation(o *openapi3.Operation) (*operation, error) {
 
 // Deadlines of the calls that do not move bytes.
 const (
-	callDeadline = 30 * time.Second // for the handler
-	sendDeadline = 30 * time.Second // for writing the answer after that
+	admitDeadline = 10 * time.Second // for asking the database who calls and what that caller may do
+	callDeadline  = 30 * time.Second // for the handler
+	sendDeadline  = 30 * time.Second // for writing the answer after that
 )
 
 // guard checks who calls and what is asked before an operation's handler runs. Who comes first,
@@ -153,7 +154,7 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 				}
 			}
 			if op.body == bodyJSON {
-				if err := s.readJSON(c, op, params); err != nil {
+				if err := s.readJSON(c, op); err != nil {
 					return err
 				}
 			}
@@ -188,7 +189,8 @@ func pathParams(c echo.Context) (map[string]string, error) {
 // checkParameters holds path and query against the document.
 func (s *Server) checkParameters(c echo.Context, op *operation, params map[string]string) error {
 	r := c.Request()
-	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
 		return invalid("query", "query: not percent-encoded correctly")
 	}
 	if op.hot && r.URL.RawQuery == "" {
@@ -199,6 +201,9 @@ func (s *Server) checkParameters(c echo.Context, op *operation, params map[strin
 		Request: r, PathParams: params, Route: op.route, Options: &openapi3filter.Options{SkipSettingDefaults: true},
 	}
 	for _, p := range op.parameters {
+		if p.In == openapi3.ParameterInQuery && len(query[p.Name]) > 1 {
+			return invalid(p.Name, "%s: it stands %d times in the query; once is enough", p.Name, len(query[p.Name]))
+		}
 		if err := openapi3filter.ValidateParameter(r.Context(), input, p); err != nil {
 			return err
 		}

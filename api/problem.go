@@ -60,6 +60,22 @@ var (
 	kindInternal       = problemKind{"internal", http.StatusInternalServerError, "Internal error"}
 )
 
+// atFault names the member or parameter that an error is about, where the error is about one by its
+// nature and the handler has not named another.
+var atFault = map[error]string{
+	pointer.ErrPointerNotFound:   "name",
+	pointer.ErrLeaseNotFound:     "lease_id",
+	pointer.ErrArtifactNotFound:  "artifact_id",
+	pointer.ErrFileNotFound:      "path",
+	pointer.ErrOperationNotFound: "operation_id",
+	pointer.ErrOperationMismatch: "operation_id",
+	errDigestMismatch:            "digest",
+	errSizeMismatch:              "size",
+	errTooLarge:                  "body",
+	errUnsupportedMedia:          echo.HeaderContentType,
+	errRangeNotSatisfied:         "Range",
+}
+
 // problemTable maps every other error to its code and status. The first match wins.
 var problemTable = []struct {
 	err error
@@ -129,9 +145,12 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 			continue
 		}
 		p := newProblem(line.problemKind, line.err.Error())
+		p.Field = optional(atFault[line.err])
 		if f := (*fault)(nil); errors.As(err, &f) {
 			p.Detail = f.detail
-			p.Field = optional(f.field)
+			if f.field != "" {
+				p.Field = &f.field
+			}
 		}
 		if line.status == http.StatusServiceUnavailable {
 			// The cause may name hosts and addresses, which are not the caller's business.
@@ -230,6 +249,8 @@ func lostDetail(r pointer.Reason) string {
 		return "the pointer is retired. Create it again to go on."
 	case pointer.ReasonAlreadyPublished:
 		return "the generation has published already. Acquire the next one."
+	case pointer.ReasonAborted:
+		return "this operation was settled as aborted before it happened. Use a new operation id."
 	}
 	return "the reason is " + string(r) + "."
 }
@@ -243,7 +264,9 @@ func requestProblem(err error) (types.Problem, bool) {
 	)
 	switch {
 	case errors.As(err, &large):
-		return newProblem(kindTooLarge, fmt.Sprintf("The body is larger than %d bytes, the limit of this call.", large.Limit)), true
+		p := newProblem(kindTooLarge, fmt.Sprintf("The body is larger than %d bytes, the limit of this call.", large.Limit))
+		p.Field = new("body")
+		return p, true
 	case errors.As(err, &check):
 		return checkProblem(check), true
 	case errors.As(err, &router):
@@ -254,7 +277,7 @@ func requestProblem(err error) (types.Problem, bool) {
 
 // checkProblem names the parameter or the member that the document does not allow.
 func checkProblem(e *openapi3filter.RequestError) types.Problem {
-	p := newProblem(kindInvalid, e.Error())
+	p := newProblem(kindInvalid, "")
 	var field string
 	if e.Parameter != nil {
 		field = e.Parameter.Name
@@ -265,11 +288,18 @@ func checkProblem(e *openapi3filter.RequestError) types.Problem {
 			field = memberPath(append(schema.JSONPointer(), unknownMember(schema)...))
 		}
 		p.Detail = schema.Reason
-		if schema.SchemaField == "pattern" && schema.Schema != nil && schema.Schema.Pattern != "" {
-			p.Detail = "must match " + schema.Schema.Pattern
+		switch limit := schema.Schema; {
+		case limit == nil:
+		case schema.SchemaField == "pattern" && limit.Pattern != "":
+			p.Detail = "must match " + limit.Pattern
+		case schema.SchemaField == "maximum" && limit.Max != nil:
+			// The library's own text has an exponent in it.
+			p.Detail = "number must be at most " + strconv.FormatFloat(*limit.Max, 'f', -1, 64)
 		}
 	} else if errors.Is(e.Err, openapi3filter.ErrInvalidRequired) && e.RequestBody != nil {
 		field, p.Detail = "body", "this call needs a JSON body"
+	} else {
+		p.Detail = e.Error() // never of a schema's error: it spells the whole value
 	}
 	if field == "" {
 		field = "body"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,8 +93,28 @@ func TestProblemMembers(t *testing.T) {
 		pointer.ReasonTokenMismatch, pointer.ReasonEpochSuperseded, pointer.ReasonAlreadyPublished, pointer.ReasonPointerRetired,
 		pointer.ReasonSuperseded, pointer.ReasonBroken, pointer.ReasonReleased, pointer.ReasonExpired, pointer.ReasonAborted,
 	} {
-		if p, _, _ := problemOf(&pointer.LeaseLostError{Reason: r}); *p.Reason != string(r) || p.Detail == "" {
+		if p, _, _ := problemOf(&pointer.LeaseLostError{Reason: r}); *p.Reason != string(r) || !strings.HasSuffix(p.Detail, ".") || strings.Contains(p.Detail, "the reason is") {
 			t.Errorf("lost: %+v", p)
 		}
+	}
+}
+
+// TestProblemsNameTheFieldAtFault, where there is one by the error's nature.
+func TestProblemsNameTheFieldAtFault(t *testing.T) {
+	t.Parallel()
+	for err, field := range map[error]string{
+		pointer.ErrPointerNotFound: "name", pointer.ErrLeaseNotFound: "lease_id", pointer.ErrArtifactNotFound: "artifact_id",
+		pointer.ErrFileNotFound: "path", pointer.ErrOperationNotFound: "operation_id", pointer.ErrOperationMismatch: "operation_id",
+		artifacts.ErrDigestMismatch: "digest", artifacts.ErrSizeMismatch: "size", &http.MaxBytesError{Limit: 5}: "body",
+		errUnsupportedMedia: "Content-Type", errRangeNotSatisfied: "Range",
+		&fault{kind: errSizeMismatch, field: "Content-Length", detail: "d"}: "Content-Length",
+		&fault{kind: errSizeMismatch, detail: "d"}:                          "size",
+	} {
+		if p, _, _ := problemOf(fmt.Errorf("while doing: %w", err)); p.Field == nil || *p.Field != field {
+			t.Errorf("%v: %+v", err, p)
+		}
+	}
+	if p, _, _ := problemOf(pointer.ErrNothingPublished); p.Field != nil {
+		t.Errorf("nothing is at fault: %+v", p)
 	}
 }

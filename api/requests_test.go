@@ -3,13 +3,16 @@ package api
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 
 	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/pointer"
 )
 
 // Bad input is refused with a document that names what is at fault, and nothing comes of it.
@@ -27,7 +31,7 @@ func TestBadInput(t *testing.T) {
 	l := h.admin.acquire("p")
 	digest := artifacts.DigestOf(nil).String()
 	file := func(path, digest string, size any) string {
-		return fmt.Sprintf(`{"token":%q,"files":[{"path":"ok","digest":"sha256:%064d","size":1},{"path":%s,"digest":%q,"size":%v}]}`, l.Token, 0, path, digest, size)
+		return fmt.Sprintf(`{"token":%q,"files":[{"path":"ok","digest":"sha256:%064d","size":1},{"path":%s,"digest":%q,"size":%v}]}`, l.Token, 1, path, digest, size)
 	}
 	leases, files, publish := "/v1/pointers/p/leases", leasePath(l)+"/files", leasePath(l)+"/publish"
 	op := `"operation_id":"` + uuid.NewString() + `"`
@@ -67,7 +71,13 @@ func TestBadInput(t *testing.T) {
 		{"POST", leases, `null`, "body"},
 		{"POST", leases, "{\"holder\":\"\xff\"}", "body"},
 		{"POST", leases, `{"holder":"\ud800"}`, "body"},
-		{"POST", leases, `{"holder":"a\\\u0000"}`, "body"},
+		{"POST", leases, `{"holder":"a\\\u0000"}`, "holder"},
+		{"POST", leases, `"\u0000"`, "body"},
+		{"POST", leases, `{"a\u0000":"b"}`, "body"},
+		{"PUT", "/v1/pointers/q", `{"labels":{"a":"b","c":"\u0000"}}`, "labels.c"},
+		{"PUT", "/v1/pointers/q", `{"labels":{"a":"b","c\u0000":"d"}}`, "labels"},
+		{"POST", files, file(`"a\u0000"`, digest, 0), "files[1].path"},
+		{"GET", "/v1/pointers?limit=1&limit=2", ``, "limit"},
 		{"POST", leases, `{"holder":"A","extra":1}`, "extra"},
 		{"POST", leases, `{"Holder":"A"}`, "Holder"},
 		{"POST", leases, `{}`, "holder"},
@@ -95,8 +105,9 @@ func TestBadInput(t *testing.T) {
 		{"POST", files, file(`"a"`, strings.ToUpper(digest), 0), "files[1].digest"},
 		{"POST", files, file(`"a"`, digest[:70], 0), "files[1].digest"},
 		{"POST", files, file(`"a"`, "md5:d41d8cd98f00b204e9800998ecf8427e", 0), "files[1].digest"},
+		{"POST", files, strings.Replace(file(`"a"`, digest, 0), digest, artifacts.Digest{}.String(), 1), "files[1].digest"},
 		{"POST", files, file(`"a"`, digest, -1), "files[1].size"},
-		{"POST", files, file(`"a"`, digest, int64(5<<30+1)), "files[1].size"},
+		{"POST", files, file(`"a"`, digest, int64(5<<40+1)), "files[1].size"},
 		{"POST", files, file(`"a"`, digest, 1.5), "files[1].size"},
 		{"POST", files, file(`"a"`, digest, `"1"`), "files[1].size"},
 		{"POST", files, strings.Replace(file(`"a"`, digest, 0), `"size":0`, `"size":0,"media_type":"text"`, 1), "files[1].media_type"},
@@ -177,7 +188,9 @@ func TestOtherRefusalsOfRequests(t *testing.T) {
 	h.admin.create("p")
 	leases := "/v1/pointers/p/leases"
 	large := bytes.Repeat([]byte(" "), 10<<20)
-	h.admin.do("POST", leases, large).problem(413, "too-large")
+	if p := h.admin.do("POST", leases, large).problem(413, "too-large"); p.Field == nil || *p.Field != "body" {
+		t.Errorf("the field is not named: %+v", p)
+	}
 	chunked := h.admin.request("POST", leases, io.MultiReader(bytes.NewReader(large)))
 	h.admin.send(chunked).problem(413, "too-large")
 	for _, media := range []string{"text/plain", "application/x-www-form-urlencoded", "nonsense;;"} {
@@ -299,4 +312,77 @@ func TestStaleDeadlines(t *testing.T) {
 		}
 	}
 	h.admin.do("GET", "/nowhere", nil).problem(404, "not-found")
+}
+
+// TestADatabaseThatDoesNotAnswer: a frozen database, or a network that swallows everything, gives no
+// error of its own. Each call ends all the same, also those that set no deadline for their bytes.
+func TestADatabaseThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{})
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() // connections wait in its queue
+	h.server.catalogue = openCatalogue(t, "postgres://nobody@"+silent.Addr().String()+"/none?sslmode=disable", pointer.Options{})
+	var group sync.WaitGroup
+	for _, tc := range []struct {
+		who   client
+		path  string
+		limit time.Duration
+	}{
+		{h.admin, "/readyz", readyDeadline}, {h.admin, "/v1/pointers/p", admitDeadline}, {h.admin, "/v1/pointers", admitDeadline},
+		{h.admin, "/v1/pointers/p/versions/1.1/files/f", admitDeadline}, {h.anonymous(), "/v1/pointers/p/versions/1.1/files/f", admitDeadline},
+	} {
+		group.Go(func() {
+			began := time.Now()
+			resp, err := direct.Do(tc.who.request("GET", tc.path, nil))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if took := time.Since(began); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || took > tc.limit+5*time.Second {
+				t.Errorf("%s: %s after %s", tc.path, resp.Status, took)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestLargeJSON: what the limits of files and paths allow fits, and no more, in bytes or in values:
+// a tree of many small values takes far more memory than its text.
+func TestLargeJSON(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{})
+	h.admin.create("p")
+	l := h.admin.acquire("p")
+	files := make([]types.StageFile, 1000)
+	for i := range files {
+		files[i] = stageFile(fmt.Sprintf("%04d", i)+strings.Repeat("/long", 204), nil)
+	}
+	if staged := h.admin.stage(l, files...); len(staged) != 1000 {
+		t.Errorf("%d files are staged", len(staged))
+	}
+	for path, body := range map[string]string{
+		"/v1/pointers/p/leases": `{"holder":"` + strings.Repeat("x", maxJSONBody) + `"}`,
+		leasePath(l) + "/renew": "[" + strings.Repeat("{},", maxJSONValues) + "{}]",
+		leasePath(l) + "/files": `{"token":"1.1","files":[` + strings.Repeat(`[],`, maxJSONValues) + `[]]}`,
+		"/v1/publish":           `{"leases":[` + strings.Repeat(`0,`, 1_000_000) + `0]}`,
+	} {
+		if p := h.admin.do("POST", path, body).problem(413, "too-large"); p.Field == nil || *p.Field != "body" {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+}
+
+func TestCountValues(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`0`: 1, `"a,[{"`: 1, `"\\"`: 1, `["\"",1]`: 3, `{"a,b":"c\\","d":[1,2]}`: 5, `[[],{}]`: 5,
+	} {
+		if got := countValues([]byte(text)); got != want || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %d values, want %d", text, got, want)
+		}
+	}
 }

@@ -32,6 +32,12 @@ type ServerInterface interface {
 	// PutArtifactContent Send an artifact's bytes through the service
 	// (PUT /v1/artifacts/{artifact_id}/content)
 	PutArtifactContent(ctx echo.Context, artifactId ArtifactId) error
+	// RequestParts Where the parts of a large file go, and which are there
+	// (POST /v1/artifacts/{artifact_id}/parts)
+	RequestParts(ctx echo.Context, artifactId ArtifactId) error
+	// PutArtifactPart Send one part through the service
+	// (PUT /v1/artifacts/{artifact_id}/parts/{number})
+	PutArtifactPart(ctx echo.Context, artifactId ArtifactId, number PartNumber, params PutArtifactPartParams) error
 	// ListGcRuns The last collections
 	// (GET /v1/gc/runs)
 	ListGcRuns(ctx echo.Context, params ListGcRunsParams) error
@@ -197,6 +203,68 @@ func (w *ServerInterfaceWrapper) PutArtifactContent(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.PutArtifactContent(ctx, artifactId)
+	return err
+}
+
+// RequestParts converts echo context to params.
+func (w *ServerInterfaceWrapper) RequestParts(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "artifact_id" -------------
+	var artifactId ArtifactId
+
+	err = runtime.BindStyledParameterWithOptions("simple", "artifact_id", ctx.Param("artifact_id"), &artifactId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter artifact_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RequestParts(ctx, artifactId)
+	return err
+}
+
+// PutArtifactPart converts echo context to params.
+func (w *ServerInterfaceWrapper) PutArtifactPart(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "artifact_id" -------------
+	var artifactId ArtifactId
+
+	err = runtime.BindStyledParameterWithOptions("simple", "artifact_id", ctx.Param("artifact_id"), &artifactId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter artifact_id: %s", err))
+	}
+
+	// ------------- Path parameter "number" -------------
+	var number PartNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "number", ctx.Param("number"), &number, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int32", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter number: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PutArtifactPartParams
+
+	headers := ctx.Request().Header
+	// ------------- Required header parameter "Content-Digest" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Content-Digest")]; found {
+		var ContentDigest string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Content-Digest, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Content-Digest", valueList[0], &ContentDigest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Content-Digest: %s", err))
+		}
+
+		params.ContentDigest = ContentDigest
+	} else {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Header parameter Content-Digest is required, but not found"))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutArtifactPart(ctx, artifactId, number, params)
 	return err
 }
 
@@ -930,6 +998,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/publish", wrapper.PublishLease, options.OperationMiddlewares["PublishLease"]...)
 	router.POST(options.BaseURL+"/v1/publish", wrapper.PublishMany, options.OperationMiddlewares["PublishMany"]...)
 	router.PUT(options.BaseURL+"/v1/artifacts/:artifact_id/content", wrapper.PutArtifactContent, options.OperationMiddlewares["PutArtifactContent"]...)
+	router.POST(options.BaseURL+"/v1/artifacts/:artifact_id/parts", wrapper.RequestParts, options.OperationMiddlewares["RequestParts"]...)
+	router.PUT(options.BaseURL+"/v1/artifacts/:artifact_id/parts/:number", wrapper.PutArtifactPart, options.OperationMiddlewares["PutArtifactPart"]...)
 	router.POST(options.BaseURL+"/v1/artifacts/:artifact_id/complete", wrapper.CompleteArtifact, options.OperationMiddlewares["CompleteArtifact"]...)
 	router.GET(options.BaseURL+"/v1/operations/:operation_id", wrapper.GetOperation, options.OperationMiddlewares["GetOperation"]...)
 	router.POST(options.BaseURL+"/v1/operations/:operation_id/settle", wrapper.SettleOperation, options.OperationMiddlewares["SettleOperation"]...)

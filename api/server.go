@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/pointer"
@@ -48,6 +49,9 @@ type Options struct {
 	// ReadURLTTL is how long a presigned read URL can be used. 0 means DefaultReadURLTTL. How long
 	// upload URLs can be used is the catalogue's business, which records it.
 	ReadURLTTL time.Duration
+	// Partition is how files are cut into parts. All replicas must cut alike; the zero value is
+	// the one for production.
+	Partition artifacts.Partition
 }
 
 // Server is the HTTP API, an [http.Handler]. Serve it with [Server.HTTPServer], whose timeouts it
@@ -65,10 +69,14 @@ type Server struct {
 	publicURL  string
 	proxyLimit int64
 	readTTL    time.Duration
+	partition  artifacts.Partition
+	proofs     *proofs
+	readBacks  *semaphore.Weighted
 
 	echo      *echo.Echo
 	drainOnce sync.Once
 	draining  chan struct{}
+	largeBody chan struct{} // held while a large JSON body is checked
 }
 
 var _ ServerInterface = (*Server)(nil)
@@ -92,7 +100,11 @@ func New(o Options) (*Server, error) {
 		publicURL:  strings.TrimSuffix(o.PublicURL, "/"),
 		proxyLimit: o.ProxyLimit,
 		readTTL:    o.ReadURLTTL,
+		partition:  o.Partition,
+		proofs:     newProofs(proofLinger),
+		readBacks:  semaphore.NewWeighted(maxReadBacks),
 		draining:   make(chan struct{}),
+		largeBody:  make(chan struct{}, 1),
 		bodies:     newResolvedBodies(),
 	}
 	s.applyDefaults()
@@ -165,7 +177,12 @@ func (s *Server) HTTPServer() *http.Server {
 }
 
 // Drain ends the calls that wait for something to happen; they answer as if their wait was over.
-func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
+func (s *Server) Drain() {
+	s.drainOnce.Do(func() {
+		close(s.draining)
+		s.proofs.drain()
+	})
+}
 
 // Collector runs one collection. Package gc implements it; a small adapter in the wiring
 // translates its report.

@@ -44,6 +44,10 @@ func (s *Server) PutArtifactContent(c echo.Context, id types.ArtifactId) error {
 	if length != a.Size {
 		return &fault{kind: errSizeMismatch, field: echo.HeaderContentLength, detail: fmt.Sprintf("Content-Length is %d, the artifact was staged with %d bytes.", length, a.Size)}
 	}
+	if length > artifacts.MaxSinglePut {
+		return &fault{kind: errTooLarge, field: "body", detail: fmt.Sprintf(
+			"A file above %d bytes is sent in parts: ask for them with POST /v1/artifacts/%s/parts.", int64(artifacts.MaxSinglePut), a.ID)}
+	}
 	body := newArrival(c)
 	defer body.end()
 	if a.Stored {
@@ -61,7 +65,30 @@ func (s *Server) PutArtifactContent(c echo.Context, id types.ArtifactId) error {
 	case err != nil:
 		return err
 	}
-	return s.markStored(c, a, pointer.VerifiedOnTransfer)
+	// The bytes are there; a caller who hangs up now must not make the proof worthless.
+	ctx = context.WithoutCancel(ctx)
+	if err := s.endUpload(ctx, a); err != nil {
+		return err
+	}
+	if a, err = s.markStored(ctx, a, pointer.VerifiedOnTransfer); err != nil {
+		return err
+	}
+	return writeJSON(c, http.StatusOK, artifact(a))
+}
+
+// endUpload aborts an upload in parts of a file that then came in one PUT. It is done before the
+// artifact is stored, which forgets the upload's id.
+func (s *Server) endUpload(ctx context.Context, a pointer.Artifact) error {
+	if plan, err := s.partition.Plan(a.Size); err != nil || !plan.Multipart() {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callDeadline)
+	defer cancel()
+	a, err := s.catalogue.OpenUpload(ctx, a, "") // it may have begun since
+	if err != nil || a.Stored || a.UploadID == "" {
+		return err
+	}
+	return s.store.AbortMultipart(ctx, s.multipart(a))
 }
 
 // compareContent answers an upload of bytes that are stored already: they have to be the same.
@@ -80,8 +107,12 @@ func (s *Server) compareContent(c echo.Context, a pointer.Artifact, body *arriva
 	return writeJSON(c, http.StatusOK, artifact(a))
 }
 
-// CompleteArtifact proves an upload that went straight to the store.
+// CompleteArtifact proves an upload that went straight to the store, or in parts.
 func (s *Server) CompleteArtifact(c echo.Context, id types.ArtifactId) error {
+	in, err := decode[types.CompleteRequest](c)
+	if err != nil {
+		return err
+	}
 	a, err := s.usableArtifact(c, id)
 	if err != nil {
 		return err
@@ -89,78 +120,89 @@ func (s *Server) CompleteArtifact(c echo.Context, id types.ArtifactId) error {
 	if a.Stored {
 		return writeJSON(c, http.StatusOK, artifact(a))
 	}
+	if a.UploadID != "" {
+		if err := s.assemble(c.Request().Context(), a, in.Parts); err != nil {
+			return err
+		}
+	}
 	return s.prove(c, a)
 }
 
-// prove holds the object in the store against what was declared and records that it is the same.
+// prove has the object in the store proved and answers the artifact.
 func (s *Server) prove(c echo.Context, a pointer.Artifact) error {
-	ctx := c.Request().Context()
-	key := s.layout.ArtifactKey(a.Digest, a.ID)
-	object, err := s.store.Head(ctx, key)
-	if errors.Is(err, artifacts.ErrNotFound) {
-		return errNotUploaded
-	}
+	proved, err := s.proofs.join(c.Request().Context(), a.ID, func(ctx context.Context) (pointer.Artifact, error) {
+		return s.proveObject(ctx, a)
+	})
 	if err != nil {
 		return err
 	}
+	return writeJSON(c, http.StatusOK, artifact(proved))
+}
+
+// proveObject holds the object in the store against what was declared and records that it is the
+// same. An object that is not will never be: its key is taken for good, and the file has to be
+// staged again, for another one.
+func (s *Server) proveObject(ctx context.Context, a pointer.Artifact) (pointer.Artifact, error) {
+	key := s.layout.ArtifactKey(a.Digest, a.ID)
+	object, err := s.store.Head(ctx, key)
+	if errors.Is(err, artifacts.ErrNotFound) {
+		return a, errNotUploaded
+	}
+	if err != nil {
+		return a, err
+	}
 	if object.Size != a.Size {
-		if err := s.catalogue.RejectUpload(ctx, a.ID); err != nil {
-			return err
-		}
-		return &fault{kind: errSizeMismatch, detail: fmt.Sprintf("The store holds %d bytes, the artifact was staged with %d.", object.Size, a.Size)}
+		return a, s.reject(ctx, a, &fault{kind: errSizeMismatch, detail: fmt.Sprintf("The store holds %d bytes, the artifact was staged with %d.", object.Size, a.Size)})
 	}
 	digest, verified := object.SHA256, pointer.VerifiedByStore
 	if digest.IsZero() {
 		verified = pointer.VerifiedByRead
-		if digest, err = s.readBack(ctx, key, a.Size); err != nil {
-			return err
-		}
+		digest, err = s.readBack(ctx, key, a.Size)
 	}
-	if digest != a.Digest {
-		// The key is taken for good: the file has to be staged again, for another one.
-		if err := s.catalogue.RejectUpload(ctx, a.ID); err != nil {
-			return err
-		}
-		return errDigestMismatch
+	switch {
+	case errors.Is(err, artifacts.ErrNotFound):
+		return a, errNotUploaded
+	case errors.Is(err, artifacts.ErrSizeMismatch):
+		return a, s.reject(ctx, a, err)
+	case err != nil:
+		return a, err
+	case digest != a.Digest:
+		return a, s.reject(ctx, a, errDigestMismatch)
 	}
-	return s.markStored(c, a, verified)
+	return s.markStored(ctx, a, verified)
 }
 
-// readBack hashes an object. It takes as long as reading it takes.
-func (s *Server) readBack(ctx context.Context, key string, size int64) (artifacts.Digest, error) {
-	body, _, err := s.store.Get(ctx, key, artifacts.WholeObject)
-	if errors.Is(err, artifacts.ErrNotFound) {
-		return artifacts.Digest{}, errNotUploaded
+// reject records that an artifact's object is not what was declared, and returns why.
+func (s *Server) reject(ctx context.Context, a pointer.Artifact, why error) error {
+	if err := s.catalogue.RejectUpload(ctx, a.ID); err != nil {
+		return err
 	}
-	if err != nil {
+	return why
+}
+
+// readBack hashes an object, as long as there is progress. So many at once that they neither take
+// much memory nor all of the store.
+func (s *Server) readBack(ctx context.Context, key string, size int64) (artifacts.Digest, error) {
+	if err := s.readBacks.Acquire(ctx, 1); err != nil {
 		return artifacts.Digest{}, err
 	}
-	defer body.Close()
-	hash := sha256.New()
-	n, err := io.Copy(hash, body)
-	if err != nil {
-		return artifacts.Digest{}, fmt.Errorf("%w: reading %s back: %w", artifacts.ErrStoreUnavailable, key, err)
-	}
-	if n != size {
-		return artifacts.Digest{}, errSizeMismatch
-	}
-	return artifacts.DigestFromSum(hash.Sum(nil))
+	defer s.readBacks.Release(1)
+	return artifacts.ReadDigest(ctx, s.store, key, size)
 }
 
-// markStored records the proof and answers the artifact.
-func (s *Server) markStored(c echo.Context, a pointer.Artifact, verified string) error {
-	// The bytes are there; a caller who hangs up now must not make the proof worthless.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), callDeadline)
+// markStored records the proof.
+func (s *Server) markStored(ctx context.Context, a pointer.Artifact, verified string) (pointer.Artifact, error) {
+	ctx, cancel := context.WithTimeout(ctx, callDeadline)
 	defer cancel()
 	err := s.catalogue.MarkStored(ctx, a.ID, verified)
 	if errors.Is(err, pointer.ErrArtifactNotFound) {
 		s.removeLate(ctx, a)
 	}
 	if err != nil {
-		return err
+		return a, err
 	}
 	a.Stored, a.Verified = true, verified
-	return writeJSON(c, http.StatusOK, artifact(a))
+	return a, nil
 }
 
 // removeLate deletes the object of an artifact whose row the collector has taken while the bytes

@@ -1,6 +1,9 @@
 package artifacts
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Sizes of S3, in bytes, and how artifactd uses them.
 const (
@@ -32,23 +35,33 @@ type PartPlan struct {
 	Count    int
 }
 
+// Partition is how objects are cut. The zero value is artifactd's own way, [PlanParts]; smaller
+// numbers let a test have many parts of few bytes.
+type Partition struct {
+	SinglePut int64 // largest object that is not cut, bytes; 0 means SinglePutSize
+	PartSize  int64 // smallest part but the last, bytes; 0 means MinPartSize
+}
+
 // PlanParts plans the upload of size bytes, 0 to MaxObject. Up to SinglePutSize it has one part
 // at most: such an object is stored in one PUT.
-func PlanParts(size int64) (PartPlan, error) {
+func PlanParts(size int64) (PartPlan, error) { return Partition{}.Plan(size) }
+
+// Plan is PlanParts with this partition's sizes.
+func (c Partition) Plan(size int64) (PartPlan, error) {
 	switch {
 	case size < 0:
 		return PartPlan{}, fmt.Errorf("an object of %d bytes cannot be: the size is missing", size)
 	case size > MaxObject:
 		return PartPlan{}, fmt.Errorf("an object of %d bytes cannot be stored: %d (5 TiB) are the most", size, int64(MaxObject))
-	case size <= SinglePutSize:
+	case size <= cmp.Or(c.SinglePut, SinglePutSize):
 		return PartPlan{Size: size, PartSize: size, Count: int(min(size, 1))}, nil
 	}
-	partSize := max(MinPartSize, divideUp(divideUp(size, targetParts), mebibyte)*mebibyte)
+	partSize := max(cmp.Or(c.PartSize, MinPartSize), divideUp(divideUp(size, targetParts), mebibyte)*mebibyte)
 	return PartPlan{Size: size, PartSize: partSize, Count: int(divideUp(size, partSize))}, nil
 }
 
 // Multipart reports whether the object is sent in parts rather than in one PUT.
-func (p PartPlan) Multipart() bool { return p.Size > SinglePutSize }
+func (p PartPlan) Multipart() bool { return p.Count > 1 }
 
 // Range is where part n lies in the object; n is 1 to Count.
 func (p PartPlan) Range(n int) (ByteRange, error) {

@@ -9,11 +9,14 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/artifactd/artifactd/api/types"
 )
 
-// DefaultParallel is how many files are uploaded or downloaded at once unless told otherwise.
+// DefaultParallel is how many files, or parts of files, are moved at once unless told otherwise.
 const DefaultParallel = 4
 
 // Options of a [Client]. The zero value is good.
@@ -23,7 +26,7 @@ type Options struct {
 	HTTPClient *http.Client
 	// UserAgent is sent with every request to the service.
 	UserAgent string
-	// Parallel is the number of files moved at once; 0 means [DefaultParallel].
+	// Parallel is the number of files, or parts of them, moved at once; 0 means [DefaultParallel].
 	Parallel int
 }
 
@@ -33,8 +36,10 @@ type Client struct {
 	token    string
 	agent    string
 	parallel int
+	slots    *semaphore.Weighted // for bodies on their way up; parallel of them
 	http     *http.Client
 	raw      *types.Client
+	stall    time.Duration // see stallLimit
 	// met: the service has answered at least once.
 	met atomic.Bool
 }
@@ -47,15 +52,25 @@ func New(baseURL, token string, o Options) (*Client, error) {
 		return nil, fmt.Errorf("the service's address must be an http or https URL, not %q", baseURL)
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	c := &Client{base: base, token: token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient}
+	c := &Client{base: base, token: token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient, stall: stallLimit}
 	if c.parallel <= 0 {
 		c.parallel = DefaultParallel
 	}
 	if c.http == nil {
 		c.http = newHTTPClient(c.parallel)
 	}
+	c.slots = semaphore.NewWeighted(int64(c.parallel))
 	c.raw, err = types.NewClient(base.String(), types.WithHTTPClient(c))
 	return c, err
+}
+
+// transfer sends a request for bytes, which may go to the object store or be redirected there.
+func (c *Client) transfer(req *http.Request) (*http.Response, error) {
+	resp, err := send(c.http, req)
+	if t := (*TransportError)(nil); errors.As(err, &t) {
+		t.Store = t.Host != c.base.Host
+	}
+	return resp, err
 }
 
 // Do sends a request to the service with its credentials. It makes a Client the transport of the

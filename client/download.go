@@ -47,12 +47,14 @@ func (d *download) attempt(ctx context.Context) error {
 	if d.done == d.file.Size && d.done > 0 {
 		return nil
 	}
-	resp, err := d.open(ctx)
+	transfer, idle := stopWhenIdle(ctx, d.client.stall, d.client.base.Host)
+	defer idle.end()
+	resp, err := d.open(transfer)
 	if err != nil {
 		return err
 	}
 	defer drain(resp)
-	body := io.Reader(resp.Body)
+	body := io.Reader(&watchedBody{r: resp.Body, idle: idle})
 	if d.done > 0 && resp.StatusCode == http.StatusOK {
 		// The server ignored the range: what we have comes once more.
 		if _, err := io.CopyN(io.Discard, body, d.done); err != nil {
@@ -61,19 +63,35 @@ func (d *download) attempt(ctx context.Context) error {
 	}
 	_, err = io.Copy(d, io.LimitReader(body, d.file.Size-d.done+1))
 	var local *writeError
+	var stalled *TransportError
 	switch {
 	case errors.As(err, &local):
 		return local.err
 	case err != nil && context.Cause(ctx) != nil:
 		return context.Cause(ctx)
+	case errors.As(context.Cause(transfer), &stalled):
+		return stalled
 	case err != nil:
-		return &TransportError{Host: resp.Request.URL.Host, Err: err}
+		return &TransportError{Host: resp.Request.URL.Host, Err: err, Store: !d.client.own(resp.Request.URL)}
 	case d.done > d.file.Size:
 		return fmt.Errorf("%s: %w: more than the %d bytes that were published", d.file.Path, ErrSizeMismatch, d.file.Size)
 	case d.done < d.file.Size:
-		return &TransportError{Host: resp.Request.URL.Host, Err: io.ErrUnexpectedEOF}
+		return &TransportError{Host: resp.Request.URL.Host, Err: io.ErrUnexpectedEOF, Store: !d.client.own(resp.Request.URL)}
 	}
 	return nil
+}
+
+// watchedBody counts the time in which the other side sends nothing, and not the time in which the
+// destination takes nothing.
+type watchedBody struct {
+	r    io.Reader
+	idle *idleness
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.idle.watch()
+	defer b.idle.pause()
+	return b.r.Read(p)
 }
 
 func (d *download) open(ctx context.Context) (*http.Response, error) {
@@ -93,7 +111,7 @@ func (d *download) open(ctx context.Context) (*http.Response, error) {
 	if d.client.own(u) {
 		d.client.authorize(req)
 	}
-	resp, err := send(d.client.http, req)
+	resp, err := d.client.transfer(req)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,9 @@ func (c *Client) Acquire(ctx context.Context, pointer string, o AcquireOptions) 
 			body.WaitSeconds = &wait
 		}
 		lease, err := c.acquireOnce(ctx, pointer, body)
+		if err == nil {
+			return c.countAfresh(ctx, lease)
+		}
 		if !errors.Is(err, ErrLeaseHeld) || time.Until(until) <= 0 {
 			return lease, err
 		}
@@ -62,6 +65,19 @@ func (c *Client) Acquire(ctx context.Context, pointer string, o AcquireOptions) 
 			return Lease{}, err
 		}
 	}
+}
+
+// countAfresh renews a lease whose answer took long: the service may have waited for it, and what is
+// left counts from before the request was sent, so that a ttl shorter than the wait would be over.
+func (c *Client) countAfresh(ctx context.Context, l Lease) (Lease, error) {
+	if time.Since(l.sent) < seconds(l.ExpiresInSeconds)/4 {
+		return l, nil
+	}
+	renewed, err := c.Renew(ctx, l)
+	if err != nil && !lostLease(err) {
+		c.giveBack(ctx, l)
+	}
+	return renewed, err
 }
 
 func (c *Client) acquireOnce(ctx context.Context, pointer string, body types.AcquireRequest) (Lease, error) {

@@ -158,3 +158,35 @@ func TestAcquireWaitsForALease(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestAcquireThatWaitedLongerThanTheTTL: the lease began when the wait was over, though its time
+// left counts from before the request was sent.
+func TestAcquireThatWaitedLongerThanTheTTL(t *testing.T) {
+	const (
+		route   = "POST /v1/pointers/a.b/leases"
+		renew   = "POST /v1/leases/018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f/renew"
+		release = "DELETE /v1/leases/018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f"
+	)
+	s := newService(t)
+	lease := heldLease().Lease
+	lease.TtlSeconds, lease.ExpiresInSeconds = 1, 1
+	s.on(route, func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(1200 * time.Millisecond)
+		replies(201, lease)(w, r)
+	})
+	s.on(renew, replies(200, lease), refuses(409, "lease-lost", "reason", "broken"), refuses(401, "unauthenticated"))
+	s.on(release, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
+	acquire := func() (client.Lease, error) {
+		return s.client(t).Acquire(t.Context(), "a.b", client.AcquireOptions{Holder: "me", TTL: time.Second, Wait: 10 * time.Second})
+	}
+	got, err := acquire()
+	if left := time.Until(got.EndsBefore()); err != nil || left < 500*time.Millisecond {
+		t.Errorf("the lease ends in %s, %v", left, err)
+	}
+	if _, err := acquire(); !errors.Is(err, client.ErrLeaseLost) || s.count(release) != 0 {
+		t.Errorf("lost at once: %v, released %d times", err, s.count(release))
+	}
+	if _, err := acquire(); !errors.Is(err, client.ErrUnauthenticated) || s.count(release) != 1 {
+		t.Errorf("not renewed: %v, released %d times", err, s.count(release))
+	}
+}

@@ -92,6 +92,8 @@ func (e *unknownError) Unwrap() error { return e.err }
 type TransportError struct {
 	Host string
 	Err  error
+	// Store: it is the object store that gave no answer, not the service.
+	Store bool
 	// unmet: the service never answered this client before.
 	unmet bool
 }
@@ -102,6 +104,10 @@ func unmet(err error) bool {
 }
 
 func (e *TransportError) Error() string {
-	return "no answer from " + e.Host + ": " + e.Err.Error()
+	from := e.Host
+	if e.Store {
+		from = "the object store at " + e.Host
+	}
+	return "no answer from " + from + ": " + e.Err.Error()
 }
 func (e *TransportError) Unwrap() error { return e.Err }

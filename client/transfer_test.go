@@ -12,7 +12,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,7 +146,7 @@ func TestUploadAllStagesExpiredURLsAgain(t *testing.T) {
 	svc.on(completeRoute, replies(200, types.Artifact{}))
 	store.on("PUT /old", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	store.on("PUT /new", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
-	if err := svc.client(t).UploadAll(t.Context(), heldLease(), []client.Source{source(t, []byte("x"))}, nil); err != nil {
+	if _, err := svc.client(t).UploadAll(t.Context(), heldLease(), []client.Source{source(t, []byte("x"))}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if svc.count(route) != 2 || store.count("PUT /new") != 1 {
@@ -235,5 +237,74 @@ func TestDownloadStopsWithItsContext(t *testing.T) {
 	})
 	if err := svc.client(t).Download(ctx, types.File{Size: 10, Url: "/v1/file"}, io.Discard, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestUploadOfAFileThatChangesInPlace: its size tells nothing, so the store finds out.
+func TestUploadOfAFileThatChangesInPlace(t *testing.T) {
+	svc, store := newService(t), newService(t)
+	store.on("PUT /key", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, "<Error><Code>BadDigest</Code></Error>")
+	})
+	err := svc.client(t).Upload(t.Context(), staged(store.URL+"/key", nil), source(t, []byte("x")), nil)
+	if !errors.Is(err, client.ErrSourceChanged) || !errors.Is(err, client.ErrDigestMismatch) || store.count("PUT /key") != 1 {
+		t.Errorf("error %v after %d tries", err, store.count("PUT /key"))
+	}
+}
+
+func TestSourcesThatCannotBePublished(t *testing.T) {
+	dir := t.TempDir()
+	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ name, path, says string }{
+		{pipe, "pipe", "not a regular file"}, // without waiting for its writer
+		{dir, "dir", "not a regular file"},
+		{file, "caf\xe9", "UTF-8"},
+		{file, "a\nb", "control character"},
+		{file, "a/../b", "segment"},
+		{file, "/a", "segment"},
+		{file, "", "segment"},
+		{file, strings.Repeat("ü", 513), "1026 bytes"},
+	} {
+		_, err := client.FileSource(t.Context(), test.name, test.path, nil)
+		if err == nil || !strings.Contains(err.Error(), test.says) || test.name == file && !errors.Is(err, client.ErrInvalidRequest) {
+			t.Errorf("%q as %q: %v", test.name, test.path, err)
+		}
+	}
+	if _, err := client.FileSource(t.Context(), file, strings.Repeat("ü", 512), nil); err != nil {
+		t.Error(err)
+	}
+	// Sources made otherwise are checked before anything is sent.
+	_, err := newService(t).client(t).UploadAll(t.Context(), heldLease(), []client.Source{{Path: "caf\xe9"}}, nil)
+	if !errors.Is(err, client.ErrInvalidRequest) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestAStoreThatDoesNotAnswer is not taken for the service, wherever its name was learnt.
+func TestAStoreThatDoesNotAnswer(t *testing.T) {
+	svc, store := newService(t), newService(t)
+	store.Close()
+	svc.on("GET /v1/file", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, store.URL+"/key?X-Amz-Signature=secret", http.StatusTemporaryRedirect)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // it is tried again for longer
+	defer cancel()
+	up := svc.client(t).Upload(ctx, staged(store.URL+"/key?X-Amz-Signature=secret", nil), source(t, []byte("x")), nil)
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	down := svc.client(t).Download(ctx, types.File{Size: 1, Url: "/v1/file"}, io.Discard, nil)
+	for _, err := range []error{up, down} {
+		var transport *client.TransportError
+		if !errors.As(err, &transport) || !transport.Store || !strings.Contains(err.Error(), "the object store at ") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("error %v", err)
+		}
 	}
 }

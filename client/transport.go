@@ -69,10 +69,14 @@ func send(hc *http.Client, req *http.Request) (*http.Response, error) {
 		return nil, cause
 	}
 	// net/http's own wrapping repeats method and URL; a presigned URL is a secret for its lifetime.
+	host := req.URL.Host
 	if u, ok := err.(*url.Error); ok {
 		err = u.Err
+		if last, parseErr := url.Parse(u.URL); parseErr == nil && last.Host != "" {
+			host = last.Host // after a redirect
+		}
 	}
-	return nil, &TransportError{Host: req.URL.Host, Err: err}
+	return nil, &TransportError{Host: host, Err: err}
 }
 
 // drain reads what little may be left of an answer so that its connection can be used again.

@@ -26,6 +26,9 @@ const continueAbove = 1 << 20
 func (c *Client) StageFiles(ctx context.Context, l Lease, files []Source) ([]types.StagedFile, error) {
 	body := types.StageRequest{Token: l.Token, Files: make([]types.StageFile, len(files))}
 	for i, f := range files {
+		if err := checkPath(f.Path); err != nil {
+			return nil, err
+		}
 		body.Files[i] = types.StageFile{Path: f.Path, Digest: f.Digest, Size: f.Size}
 		if f.MediaType != "" {
 			body.Files[i].MediaType = &files[i].MediaType
@@ -40,94 +43,140 @@ func (c *Client) StageFiles(ctx context.Context, l Lease, files []Source) ([]typ
 	return staged.Files, err
 }
 
-// UploadAll stages files and moves the bytes that the service does not have, several at once.
-// progress, when not nil, is told how many bytes more are there; a negative number takes some back
-// for an attempt that failed. It may be called by several goroutines at once.
-func (c *Client) UploadAll(ctx context.Context, l Lease, files []Source, progress func(int64)) error {
+// Moved counts what an upload moved and what it did not need to.
+type Moved struct {
+	// UploadedBytes were sent, and taken.
+	UploadedBytes int64 `json:"uploaded_bytes"`
+	// AdoptedBytes were there already: from the current version, from an attempt that was cut off,
+	// or from another path of this one.
+	AdoptedBytes int64 `json:"adopted_bytes"`
+}
+
+// UploadAll stages files and moves the bytes that the service does not have, several files and parts
+// at once. progress, when not nil, is told how many bytes more are there; a negative number takes some
+// back for an attempt that failed. It may be called by several goroutines at once.
+func (c *Client) UploadAll(ctx context.Context, l Lease, files []Source, progress func(int64)) (Moved, error) {
 	if progress == nil {
 		progress = func(int64) {}
 	}
+	var total Moved
 	for len(files) > 0 {
 		batch := files[:min(len(files), MaxStageFiles)]
 		files = files[len(batch):]
-		staged, err := c.StageFiles(ctx, l, batch)
+		moved, err := c.uploadBatch(ctx, l, batch, progress)
+		total.UploadedBytes += moved.UploadedBytes
+		total.AdoptedBytes += moved.AdoptedBytes
 		if err != nil {
-			return err
-		}
-		group, ctx := errgroup.WithContext(ctx)
-		group.SetLimit(c.parallel)
-		started := map[types.Uuid]bool{} // two paths may share one artifact
-		for i, s := range staged {
-			if s.Upload == nil || started[s.ArtifactId] {
-				progress(batch[i].Size)
-				continue
-			}
-			started[s.ArtifactId] = true
-			group.Go(func() error {
-				if err := c.uploadStaged(ctx, l, s, batch[i], progress); err != nil {
-					return fmt.Errorf("upload %s: %w", s.Path, err)
-				}
-				return nil
-			})
-		}
-		if err := group.Wait(); err != nil {
-			return err
+			return total, err
 		}
 	}
-	return nil
+	return total, nil
 }
 
-// uploadStaged moves one file. A URL that expired meanwhile is replaced by staging again.
-func (c *Client) uploadStaged(ctx context.Context, l Lease, s types.StagedFile, src Source, progress func(int64)) error {
-	err := c.Upload(ctx, s, src, progress)
+// uploadBatch is UploadAll of as many files as one call stages.
+func (c *Client) uploadBatch(ctx context.Context, l Lease, batch []Source, progress func(int64)) (Moved, error) {
+	staged, err := c.StageFiles(ctx, l, batch)
+	if err != nil {
+		return Moved{}, err
+	}
+	var uploaded, adopted atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(c.parallel)
+	started := map[types.Uuid]bool{} // two paths may share one artifact
+	for i, s := range staged {
+		if s.Upload == nil || started[s.ArtifactId] {
+			adopted.Add(batch[i].Size)
+			progress(batch[i].Size)
+			continue
+		}
+		started[s.ArtifactId] = true
+		group.Go(func() error {
+			moved, err := c.uploadStaged(ctx, l, s, batch[i], progress)
+			uploaded.Add(moved)
+			if err != nil {
+				return fmt.Errorf("upload %s: %w", s.Path, err)
+			}
+			adopted.Add(max(0, batch[i].Size-moved))
+			return nil
+		})
+	}
+	err = group.Wait()
+	return Moved{UploadedBytes: uploaded.Load(), AdoptedBytes: adopted.Load()}, err
+}
+
+// uploadStaged moves one file, and tells how many bytes of it. A URL that expired meanwhile is
+// replaced by staging again.
+func (c *Client) uploadStaged(ctx context.Context, l Lease, s types.StagedFile, src Source, progress func(int64)) (int64, error) {
+	moved, err := c.upload(ctx, s, src, progress)
 	if err == nil || !staleURL(err, s.Upload) {
-		return err
+		return moved, err
 	}
 	again, err := c.StageFiles(ctx, l, []Source{src})
 	if err != nil {
-		return err
+		return moved, err
 	}
 	if again[0].Upload == nil {
 		progress(src.Size)
-		return nil
+		return moved, nil
 	}
-	return c.Upload(ctx, again[0], src, progress)
+	more, err := c.upload(ctx, again[0], src, progress)
+	return moved + more, err
 }
 
 // staleURL reports whether a refused upload may have been refused for its URL's age.
 func staleURL(err error, u *types.Upload) bool {
 	var s *StoreError
-	return errors.As(err, &s) && s.Status == http.StatusForbidden || errors.Is(err, ErrNotUploaded) && time.Now().After(u.ExpiresAt)
+	return u.Kind == "single" &&
+		(errors.As(err, &s) && s.Status == http.StatusForbidden || errors.Is(err, ErrNotUploaded) && time.Now().After(u.ExpiresAt))
 }
 
 // Upload sends the bytes of one staged file to where staging said, and has them proved. The bytes go
-// to the store by the presigned URL with exactly the given headers and without our credentials, or
-// through the service when the URL is the service's own.
+// to the store by presigned URLs with exactly the given headers and without our credentials, or
+// through the service when the URLs are the service's own. Of a file in parts only those are sent that
+// are not there yet.
 func (c *Client) Upload(ctx context.Context, s types.StagedFile, src Source, progress func(int64)) error {
-	if s.Upload == nil {
-		return nil
-	}
 	if progress == nil {
 		progress = func(int64) {}
 	}
-	if s.Upload.Kind != "single" || s.Upload.Url == nil {
-		return fmt.Errorf("the service asks for an upload of kind %q, which this client does not know; use a newer one", s.Upload.Kind)
+	_, err := c.upload(ctx, s, src, progress)
+	return err
+}
+
+// upload is Upload, and tells how many bytes were sent.
+func (c *Client) upload(ctx context.Context, s types.StagedFile, src Source, progress func(int64)) (moved int64, err error) {
+	switch {
+	case s.Upload == nil:
+		return 0, nil
+	case s.Upload.Kind == "multipart":
+		return c.uploadParts(ctx, s, src, progress)
+	case s.Upload.Kind != "single" || s.Upload.Url == nil:
+		return 0, fmt.Errorf("the service asks for an upload of kind %q, which this client does not know; use a newer one", s.Upload.Kind)
+	}
+	if err := c.sendTo(ctx, *s.Upload, src, progress); err != nil {
+		return 0, err
 	}
 	target, err := c.resolve(*s.Upload.Url)
-	if err != nil {
-		return err
-	}
-	own := c.own(target)
-	if _, err := retry(ctx, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, c.put(ctx, target, own, s.Upload, src, progress)
-	}); err != nil {
-		return err
-	}
-	if own {
-		return nil // the service proved them on their way
+	if err != nil || c.own(target) {
+		return src.Size, err // the service proved them on their way
 	}
 	_, err = get[types.Artifact](ctx, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.CompleteArtifact(ctx, s.ArtifactId, types.CompleteRequest{})
+	})
+	return src.Size, err
+}
+
+// sendTo sends the bytes to a URL, repeatedly if need be.
+func (c *Client) sendTo(ctx context.Context, u types.Upload, src Source, progress func(int64)) error {
+	target, err := c.resolve(*u.Url)
+	if err != nil {
+		return err
+	}
+	_, err = retry(ctx, func(ctx context.Context) (struct{}, error) {
+		if err := c.slots.Acquire(ctx, 1); err != nil {
+			return struct{}{}, context.Cause(ctx)
+		}
+		defer c.slots.Release(1)
+		return struct{}{}, c.put(ctx, target, c.own(target), &u, src, progress)
 	})
 	return err
 }
@@ -140,7 +189,9 @@ func (c *Client) put(ctx context.Context, target *url.URL, own bool, u *types.Up
 		return err
 	}
 	defer body.Close()
-	counted := newCountedBody(body, src.Size, progress)
+	ctx, idle := stopWhenIdle(ctx, c.stall, target.Host)
+	defer idle.end()
+	counted := newCountedBody(body, src.Size, progress, idle)
 	req, err := putRequest(ctx, target, u, src.Size, counted)
 	if err != nil {
 		return err
@@ -152,7 +203,7 @@ func (c *Client) put(ctx context.Context, target *url.URL, own bool, u *types.Up
 		}
 		resp, err = c.Do(req)
 	} else {
-		resp, err = send(c.http, req)
+		resp, err = c.transfer(req)
 	}
 	if err != nil {
 		counted.takeBack()
@@ -170,6 +221,10 @@ func (c *Client) put(ctx context.Context, target *url.URL, own bool, u *types.Up
 		err = problemFrom(resp)
 	default:
 		err = storeError(resp)
+	}
+	if errors.Is(err, ErrDigestMismatch) {
+		// What was hashed and what was sent are reads of one file.
+		err = fmt.Errorf("%w (%w)", ErrSourceChanged, err)
 	}
 	counted.takeBack()
 	return err
@@ -206,15 +261,19 @@ type countedBody struct {
 	left  atomic.Int64
 	told  atomic.Int64
 	fault atomic.Pointer[error]
+	idle  *idleness
 }
 
-func newCountedBody(r io.Reader, size int64, tell func(int64)) *countedBody {
-	b := &countedBody{r: r, tell: tell}
+func newCountedBody(r io.Reader, size int64, tell func(int64), idle *idleness) *countedBody {
+	b := &countedBody{r: r, tell: tell, idle: idle}
 	b.left.Store(size)
 	return b
 }
 
+// Read is called when the connection can take more. A file that is slow to read is no idle connection.
 func (b *countedBody) Read(p []byte) (int, error) {
+	b.idle.pause()
+	defer b.idle.watch()
 	n, err := b.r.Read(p)
 	left := b.left.Add(-int64(n))
 	b.told.Add(int64(n))

@@ -85,7 +85,9 @@ type BreakLeaseRequest struct {
 }
 
 // CompleteRequest defines model for CompleteRequest.
-type CompleteRequest = map[string]interface{}
+type CompleteRequest struct {
+	Parts []Part `json:"parts,omitempty"`
+}
 
 // Digest SHA-256 in lower-case hex.
 //
@@ -302,6 +304,58 @@ type Operation struct {
 	// Version Token of what was published, when it was one pointer.
 	Version  *string            `json:"version,omitempty"`
 	Versions []PublishedVersion `json:"versions,omitempty"`
+}
+
+// Part Example: {"number":1,"sha256":"sha256:080acf35a507ac9849cfcba47dc2ad83e01b75663a516279c8b9d243b719643e","size":16777216}
+type Part struct {
+	// Number From 1.
+	Number int32 `json:"number"`
+
+	// Sha256 SHA-256 in lower-case hex.
+	//
+	// Example: sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+	Sha256 Digest `json:"sha256"`
+
+	// Size Bytes.
+	Size int64 `json:"size"`
+}
+
+// PartUpload A part that was asked for. `uploaded`: it is there, with this size and digest, and need not be
+// sent. `pending`: send it as the other members say, the headers exactly as they are given.
+type PartUpload struct {
+	ExpiresAt *time.Time        `json:"expires_at,omitempty"`
+	Headers   map[string]string `json:"headers,omitempty"`
+
+	// Method Example: PUT
+	Method *string `json:"method,omitempty"`
+	Number int32   `json:"number"`
+
+	// Sha256 SHA-256 in lower-case hex.
+	//
+	// Example: sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+	Sha256 *Digest `json:"sha256,omitempty"`
+	Size   *int64  `json:"size,omitempty"`
+
+	// State One of `uploaded` and `pending`.
+	State string `json:"state"`
+
+	// Url An absolute URL of the store, or an absolute path of this service.
+	Url *string `json:"url,omitempty"`
+}
+
+// PartsRequest defines model for PartsRequest.
+type PartsRequest struct {
+	Parts []Part `json:"parts"`
+}
+
+// PartsResponse defines model for PartsResponse.
+type PartsResponse struct {
+	// PartSize Bytes of every part but the last.
+	PartSize int64        `json:"part_size"`
+	Parts    []PartUpload `json:"parts"`
+
+	// Uploaded The parts that the store has, by number.
+	Uploaded []UploadedPart `json:"uploaded"`
 }
 
 // PointerItem A pointer's settings, what it shows and its lease.
@@ -643,7 +697,7 @@ type StageFile struct {
 	// Example: charts/revenue.png
 	Path FilePath `json:"path"`
 
-	// Size Bytes, up to 5 GiB.
+	// Size Bytes, up to 5 TiB.
 	Size int64 `json:"size"`
 }
 
@@ -711,14 +765,29 @@ type Upload struct {
 	ExpiresAt time.Time         `json:"expires_at"`
 	Headers   map[string]string `json:"headers,omitempty"`
 
-	// Kind `single`: one request with all bytes.
+	// Kind `single`: one request with all bytes. `multipart`: in parts, see `parts` of the artifact.
 	Kind string `json:"kind"`
 
 	// Method Example: PUT
 	Method *string `json:"method,omitempty"`
 
+	// PartSize Bytes of every part but the last, when the kind is `multipart`.
+	PartSize *int64 `json:"part_size,omitempty"`
+
+	// Parts How many parts there are, when the kind is `multipart`.
+	Parts *int32 `json:"parts,omitempty"`
+
 	// Url An absolute URL of the store, or an absolute path of this service.
 	Url *string `json:"url,omitempty"`
+}
+
+// UploadedPart defines model for UploadedPart.
+type UploadedPart struct {
+	Number int32 `json:"number"`
+
+	// Sha256 Left out where the store does not tell it.
+	Sha256 *string `json:"sha256,omitempty"`
+	Size   int64   `json:"size"`
 }
 
 // Uuid Example: 018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f
@@ -742,6 +811,9 @@ type Name = PointerName
 // OperationId Example: 018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f
 type OperationId = Uuid
 
+// PartNumber defines model for PartNumber.
+type PartNumber = int32
+
 // Path defines model for Path.
 type Path = string
 
@@ -749,6 +821,12 @@ type Path = string
 //
 // Example: 3.42
 type VersionToken = Token
+
+// PutArtifactPartParams defines parameters for PutArtifactPart.
+type PutArtifactPartParams struct {
+	// ContentDigest The part's SHA-256, as `sha-256=:<base 64>:`.
+	ContentDigest string `json:"Content-Digest"`
+}
 
 // ListGcRunsParams defines parameters for ListGcRuns.
 type ListGcRunsParams struct {
@@ -821,6 +899,9 @@ type GetFileParamsVia string
 
 // CompleteArtifactJSONRequestBody defines body for CompleteArtifact for application/json ContentType.
 type CompleteArtifactJSONRequestBody = CompleteRequest
+
+// RequestPartsJSONRequestBody defines body for RequestParts for application/json ContentType.
+type RequestPartsJSONRequestBody = PartsRequest
 
 // RunGcJSONRequestBody defines body for RunGc for application/json ContentType.
 type RunGcJSONRequestBody = GcRequest
@@ -955,9 +1036,14 @@ type ClientInterface interface {
 
 	// CompleteArtifactWithBody Have an upload proved
 	//
-	// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-	// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-	// there is no object.
+	// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+	// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+	// reading the object back, which takes as long as reading it takes: a call whose connection
+	// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+	// is missing; `field` names it.
+	//
+	// `parts` may list all parts, as they were sent. They are then compared with those in the
+	// store; a store that keeps no digests of parts needs them.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -966,9 +1052,14 @@ type ClientInterface interface {
 
 	// CompleteArtifact Have an upload proved
 	//
-	// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-	// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-	// there is no object.
+	// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+	// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+	// reading the object back, which takes as long as reading it takes: a call whose connection
+	// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+	// is missing; `field` names it.
+	//
+	// `parts` may list all parts, as they were sent. They are then compared with those in the
+	// store; a store that keeps no digests of parts needs them.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -979,12 +1070,57 @@ type ClientInterface interface {
 	//
 	// `Content-Length` is required (411 without it) and must be the declared size. The bytes are
 	// hashed on the way; when they are not what was declared nothing is stored. An upload that
-	// breaks off leaves nothing. Repeating it for a stored artifact answers 200.
+	// breaks off leaves nothing. Repeating it for a stored artifact answers 200. A file above
+	// 5 GiB is sent in parts (413 here).
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with PUT /v1/artifacts/{artifact_id}/content (the `PutArtifactContent` operationId).
 	PutArtifactContentWithBody(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RequestPartsWithBody Where the parts of a large file go, and which are there
+	//
+	// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+	// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+	// asks only what is there. The first call begins the upload in the store, which keeps what was
+	// sent until the generation is collected: whoever goes on asks again and sends what is
+	// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+	//
+	// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+	// service's. Parts may be sent in any order and at once.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+	RequestPartsWithBody(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RequestParts Where the parts of a large file go, and which are there
+	//
+	// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+	// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+	// asks only what is there. The first call begins the upload in the store, which keeps what was
+	// sent until the generation is collected: whoever goes on asks again and sends what is
+	// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+	//
+	// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+	// service's. Parts may be sent in any order and at once.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+	RequestParts(ctx context.Context, artifactId ArtifactId, body RequestPartsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PutArtifactPartWithBody Send one part through the service
+	//
+	// `Content-Length` is required (411 without it) and must be the part's size. The bytes are
+	// hashed on the way; when they do not match `Content-Digest` (RFC 9530) the part is not stored.
+	// A part that is sent again replaces the one before. 409 `not-uploaded` when the store has lost
+	// the upload: ask for `parts` again.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/artifacts/{artifact_id}/parts/{number} (the `PutArtifactPart` operationId).
+	PutArtifactPartWithBody(ctx context.Context, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListGcRuns The last collections
 	//
@@ -1425,9 +1561,14 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 
 // CompleteArtifactWithBody Have an upload proved
 //
-// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-// there is no object.
+// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+// reading the object back, which takes as long as reading it takes: a call whose connection
+// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+// is missing; `field` names it.
+//
+// `parts` may list all parts, as they were sent. They are then compared with those in the
+// store; a store that keeps no digests of parts needs them.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1446,9 +1587,14 @@ func (c *Client) CompleteArtifactWithBody(ctx context.Context, artifactId Artifa
 
 // CompleteArtifact Have an upload proved
 //
-// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-// there is no object.
+// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+// reading the object back, which takes as long as reading it takes: a call whose connection
+// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+// is missing; `field` names it.
+//
+// `parts` may list all parts, as they were sent. They are then compared with those in the
+// store; a store that keeps no digests of parts needs them.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -1469,13 +1615,88 @@ func (c *Client) CompleteArtifact(ctx context.Context, artifactId ArtifactId, bo
 //
 // `Content-Length` is required (411 without it) and must be the declared size. The bytes are
 // hashed on the way; when they are not what was declared nothing is stored. An upload that
-// breaks off leaves nothing. Repeating it for a stored artifact answers 200.
+// breaks off leaves nothing. Repeating it for a stored artifact answers 200. A file above
+// 5 GiB is sent in parts (413 here).
 //
 // Takes any type of body and a specified content type.
 //
 // Corresponds with PUT /v1/artifacts/{artifact_id}/content (the `PutArtifactContent` operationId).
 func (c *Client) PutArtifactContentWithBody(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPutArtifactContentRequestWithBody(c.Server, artifactId, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RequestPartsWithBody Where the parts of a large file go, and which are there
+//
+// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+// asks only what is there. The first call begins the upload in the store, which keeps what was
+// sent until the generation is collected: whoever goes on asks again and sends what is
+// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+//
+// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+// service's. Parts may be sent in any order and at once.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+func (c *Client) RequestPartsWithBody(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRequestPartsRequestWithBody(c.Server, artifactId, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RequestParts Where the parts of a large file go, and which are there
+//
+// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+// asks only what is there. The first call begins the upload in the store, which keeps what was
+// sent until the generation is collected: whoever goes on asks again and sends what is
+// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+//
+// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+// service's. Parts may be sent in any order and at once.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+func (c *Client) RequestParts(ctx context.Context, artifactId ArtifactId, body RequestPartsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRequestPartsRequest(c.Server, artifactId, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PutArtifactPartWithBody Send one part through the service
+//
+// `Content-Length` is required (411 without it) and must be the part's size. The bytes are
+// hashed on the way; when they do not match `Content-Digest` (RFC 9530) the part is not stored.
+// A part that is sent again replaces the one before. 409 `not-uploaded` when the store has lost
+// the upload: ask for `parts` again.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/artifacts/{artifact_id}/parts/{number} (the `PutArtifactPart` operationId).
+func (c *Client) PutArtifactPartWithBody(ctx context.Context, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPutArtifactPartRequestWithBody(c.Server, artifactId, number, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2465,6 +2686,109 @@ func NewPutArtifactContentRequestWithBody(server string, artifactId ArtifactId, 
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRequestPartsRequest calls the generic RequestParts builder with application/json body
+func NewRequestPartsRequest(server string, artifactId ArtifactId, body RequestPartsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRequestPartsRequestWithBody(server, artifactId, "application/json", bodyReader)
+}
+
+// NewRequestPartsRequestWithBody constructs an http.Request for the RequestParts method, with any body, and a specified content type
+func NewRequestPartsRequestWithBody(server string, artifactId ArtifactId, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "artifact_id", artifactId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/artifacts/%s/parts", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewPutArtifactPartRequestWithBody constructs an http.Request for the PutArtifactPart method, with any body, and a specified content type
+func NewPutArtifactPartRequestWithBody(server string, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "artifact_id", artifactId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "number", number, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: "int32"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/artifacts/%s/parts/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Content-Digest", params.ContentDigest, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Content-Digest", headerParam0)
+
+	}
 
 	return req, nil
 }
@@ -4067,9 +4391,14 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteArtifactWithBodyWithResponse Have an upload proved
 	//
-	// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-	// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-	// there is no object.
+	// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+	// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+	// reading the object back, which takes as long as reading it takes: a call whose connection
+	// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+	// is missing; `field` names it.
+	//
+	// `parts` may list all parts, as they were sent. They are then compared with those in the
+	// store; a store that keeps no digests of parts needs them.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4078,9 +4407,14 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteArtifactWithResponse Have an upload proved
 	//
-	// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-	// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-	// there is no object.
+	// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+	// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+	// reading the object back, which takes as long as reading it takes: a call whose connection
+	// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+	// is missing; `field` names it.
+	//
+	// `parts` may list all parts, as they were sent. They are then compared with those in the
+	// store; a store that keeps no digests of parts needs them.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4091,12 +4425,57 @@ type ClientWithResponsesInterface interface {
 	//
 	// `Content-Length` is required (411 without it) and must be the declared size. The bytes are
 	// hashed on the way; when they are not what was declared nothing is stored. An upload that
-	// breaks off leaves nothing. Repeating it for a stored artifact answers 200.
+	// breaks off leaves nothing. Repeating it for a stored artifact answers 200. A file above
+	// 5 GiB is sent in parts (413 here).
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with PUT /v1/artifacts/{artifact_id}/content (the `PutArtifactContent` operationId).
 	PutArtifactContentWithBodyWithResponse(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutArtifactContentResponse, error)
+
+	// RequestPartsWithBodyWithResponse Where the parts of a large file go, and which are there
+	//
+	// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+	// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+	// asks only what is there. The first call begins the upload in the store, which keeps what was
+	// sent until the generation is collected: whoever goes on asks again and sends what is
+	// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+	//
+	// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+	// service's. Parts may be sent in any order and at once.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+	RequestPartsWithBodyWithResponse(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RequestPartsResponse, error)
+
+	// RequestPartsWithResponse Where the parts of a large file go, and which are there
+	//
+	// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+	// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+	// asks only what is there. The first call begins the upload in the store, which keeps what was
+	// sent until the generation is collected: whoever goes on asks again and sends what is
+	// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+	//
+	// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+	// service's. Parts may be sent in any order and at once.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+	RequestPartsWithResponse(ctx context.Context, artifactId ArtifactId, body RequestPartsJSONRequestBody, reqEditors ...RequestEditorFn) (*RequestPartsResponse, error)
+
+	// PutArtifactPartWithBodyWithResponse Send one part through the service
+	//
+	// `Content-Length` is required (411 without it) and must be the part's size. The bytes are
+	// hashed on the way; when they do not match `Content-Digest` (RFC 9530) the part is not stored.
+	// A part that is sent again replaces the one before. 409 `not-uploaded` when the store has lost
+	// the upload: ask for `parts` again.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/artifacts/{artifact_id}/parts/{number} (the `PutArtifactPart` operationId).
+	PutArtifactPartWithBodyWithResponse(ctx context.Context, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutArtifactPartResponse, error)
 
 	// ListGcRunsWithResponse The last collections
 	//
@@ -4786,6 +5165,123 @@ func (r PutArtifactContentResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PutArtifactContentResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RequestPartsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PartsResponse
+	// ApplicationproblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationproblemJSON409 *Problem
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RequestPartsResponse) GetJSON200() *PartsResponse {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSON409 returns the response for an HTTP 409 `application/problem+json` response
+func (r RequestPartsResponse) GetApplicationproblemJSON409() *Problem {
+	return r.ApplicationproblemJSON409
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RequestPartsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RequestPartsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RequestPartsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RequestPartsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RequestPartsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PutArtifactPartResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Part
+	// ApplicationproblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationproblemJSON409 *Problem
+	// ApplicationproblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationproblemJSON422 *Problem
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PutArtifactPartResponse) GetJSON200() *Part {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSON409 returns the response for an HTTP 409 `application/problem+json` response
+func (r PutArtifactPartResponse) GetApplicationproblemJSON409() *Problem {
+	return r.ApplicationproblemJSON409
+}
+
+// GetApplicationproblemJSON422 returns the response for an HTTP 422 `application/problem+json` response
+func (r PutArtifactPartResponse) GetApplicationproblemJSON422() *Problem {
+	return r.ApplicationproblemJSON422
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PutArtifactPartResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PutArtifactPartResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PutArtifactPartResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PutArtifactPartResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PutArtifactPartResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6361,9 +6857,14 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 
 // CompleteArtifactWithBodyWithResponse Have an upload proved
 //
-// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-// there is no object.
+// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+// reading the object back, which takes as long as reading it takes: a call whose connection
+// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+// is missing; `field` names it.
+//
+// `parts` may list all parts, as they were sent. They are then compared with those in the
+// store; a store that keeps no digests of parts needs them.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6378,9 +6879,14 @@ func (c *ClientWithResponses) CompleteArtifactWithBodyWithResponse(ctx context.C
 
 // CompleteArtifactWithResponse Have an upload proved
 //
-// Call it after the bytes went to the presigned URL. The service proves digest and size, from
-// the store's own full-object SHA-256 or by reading the object back. 409 `not-uploaded` when
-// there is no object.
+// Call it after the bytes went to their URLs. Of an upload in parts the service makes the
+// object. Then it proves digest and size, from the store's own full-object SHA-256 or by
+// reading the object back, which takes as long as reading it takes: a call whose connection
+// broke is repeated and joins what runs. 409 `not-uploaded` when there is no object, or a part
+// is missing; `field` names it.
+//
+// `parts` may list all parts, as they were sent. They are then compared with those in the
+// store; a store that keeps no digests of parts needs them.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6397,7 +6903,8 @@ func (c *ClientWithResponses) CompleteArtifactWithResponse(ctx context.Context, 
 //
 // `Content-Length` is required (411 without it) and must be the declared size. The bytes are
 // hashed on the way; when they are not what was declared nothing is stored. An upload that
-// breaks off leaves nothing. Repeating it for a stored artifact answers 200.
+// breaks off leaves nothing. Repeating it for a stored artifact answers 200. A file above
+// 5 GiB is sent in parts (413 here).
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -6408,6 +6915,68 @@ func (c *ClientWithResponses) PutArtifactContentWithBodyWithResponse(ctx context
 		return nil, err
 	}
 	return ParsePutArtifactContentResponse(rsp)
+}
+
+// RequestPartsWithBodyWithResponse Where the parts of a large file go, and which are there
+//
+// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+// asks only what is there. The first call begins the upload in the store, which keeps what was
+// sent until the generation is collected: whoever goes on asks again and sends what is
+// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+//
+// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+// service's. Parts may be sent in any order and at once.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+func (c *ClientWithResponses) RequestPartsWithBodyWithResponse(ctx context.Context, artifactId ArtifactId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RequestPartsResponse, error) {
+	rsp, err := c.RequestPartsWithBody(ctx, artifactId, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRequestPartsResponse(rsp)
+}
+
+// RequestPartsWithResponse Where the parts of a large file go, and which are there
+//
+// For an artifact whose `upload` is of kind `multipart`. Part `n` of a file is its `n`th piece
+// of `part_size` bytes; only the last may be shorter. Up to 100 parts a call; no parts at all
+// asks only what is there. The first call begins the upload in the store, which keeps what was
+// sent until the generation is collected: whoever goes on asks again and sends what is
+// `pending`. An upload that the store has lost begins anew, with every part `pending`.
+//
+// Where the store refuses wrong bytes by itself `url` is the store's; elsewhere it is this
+// service's. Parts may be sent in any order and at once.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/artifacts/{artifact_id}/parts (the `RequestParts` operationId).
+func (c *ClientWithResponses) RequestPartsWithResponse(ctx context.Context, artifactId ArtifactId, body RequestPartsJSONRequestBody, reqEditors ...RequestEditorFn) (*RequestPartsResponse, error) {
+	rsp, err := c.RequestParts(ctx, artifactId, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRequestPartsResponse(rsp)
+}
+
+// PutArtifactPartWithBodyWithResponse Send one part through the service
+//
+// `Content-Length` is required (411 without it) and must be the part's size. The bytes are
+// hashed on the way; when they do not match `Content-Digest` (RFC 9530) the part is not stored.
+// A part that is sent again replaces the one before. 409 `not-uploaded` when the store has lost
+// the upload: ask for `parts` again.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/artifacts/{artifact_id}/parts/{number} (the `PutArtifactPart` operationId).
+func (c *ClientWithResponses) PutArtifactPartWithBodyWithResponse(ctx context.Context, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutArtifactPartResponse, error) {
+	rsp, err := c.PutArtifactPartWithBody(ctx, artifactId, number, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePutArtifactPartResponse(rsp)
 }
 
 // ListGcRunsWithResponse The last collections
@@ -7245,6 +7814,93 @@ func ParsePutArtifactContentResponse(rsp *http.Response) (*PutArtifactContentRes
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON422 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRequestPartsResponse parses an HTTP response from a RequestPartsWithResponse call
+func ParseRequestPartsResponse(rsp *http.Response) (*RequestPartsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RequestPartsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PartsResponse
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePutArtifactPartResponse parses an HTTP response from a PutArtifactPartWithResponse call
+func ParsePutArtifactPartResponse(rsp *http.Response) (*PutArtifactPartResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PutArtifactPartResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Part
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
 		var dest Problem

@@ -65,7 +65,7 @@ var outcomes = []outcome{
 	{errNotFound, exitNotFound, ""},
 	{client.ErrInvalidRequest, exitUsage, ""},
 	{client.ErrHistoryChanged, exitUnavailable, "an operator must look at the service's database first"},
-	{client.ErrUnavailable, exitUnavailable, "try again; `/readyz` of the service says what it lacks"},
+	{client.ErrUnavailable, exitUnavailable, "see the log of the service for what it lacks"},
 	{errUnavailable, exitUnavailable, ""},
 	{fs.ErrPermission, exitFailed, ""},
 	{context.Canceled, exitFailed, ""},
@@ -79,6 +79,9 @@ func outcomeOf(err error) outcome {
 		}
 	}
 	var transport *client.TransportError
+	if errors.As(err, &transport) && transport.Store {
+		return outcome{code: exitUnavailable, hint: "is the store running, and can it be reached from here? try again"}
+	}
 	if errors.As(err, &transport) {
 		return outcome{code: exitUnavailable, hint: "is the service running there? see --url, or start one with `artifactd dev`"}
 	}

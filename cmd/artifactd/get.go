@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -60,6 +61,9 @@ func (p *Program) get(ctx context.Context, name, path, out string) error {
 	bar := p.progress("receiving", total)
 	defer bar.stop()
 	single := path != "" || len(files) == 1
+	if single && isStdout(out) {
+		out = "-"
+	}
 	switch {
 	case out == "-" && !single:
 		return fmt.Errorf("%w: version %s has %d files; name one of them to write it to standard output", errUsage, version.Version, len(files))
@@ -99,6 +103,16 @@ func chosenFiles(ctx context.Context, c *client.Client, v types.ResolvedVersion,
 	return chosen, nil
 }
 
+// isStdout reports whether a name is one by which systems call standard output. When that is a file,
+// it must be written to as it is open, not replaced.
+func isStdout(out string) bool {
+	switch filepath.Clean(out) {
+	case "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1":
+		return true
+	}
+	return false
+}
+
 // isFolder reports whether -O names a folder: one that exists, or any name that ends in a slash.
 func isFolder(out string) bool {
 	if strings.HasSuffix(out, "/") || strings.HasSuffix(out, string(filepath.Separator)) {
@@ -118,9 +132,7 @@ func fileDestination(out, path string) string {
 // getOne downloads a file beside its destination and renames it into place. A destination that
 // exists and is not a regular file (a device, a pipe) is written to instead: renaming would replace it.
 func getOne(ctx context.Context, c *client.Client, f types.File, dest string, bar *bar) error {
-	if real, err := filepath.EvalSymlinks(dest); err == nil {
-		dest = real // a link stays one; what it points to is replaced
-	}
+	dest = behindLinks(dest)
 	mode := fs.FileMode(0)
 	switch info, err := os.Stat(dest); {
 	case err == nil && info.Mode().IsRegular():
@@ -134,10 +146,7 @@ func getOne(ctx context.Context, c *client.Client, f types.File, dest string, ba
 	if dir == "" {
 		dir = "."
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := openFolder(dir)
 	if err != nil {
 		return err
 	}
@@ -147,6 +156,45 @@ func getOne(ctx context.Context, c *client.Client, f types.File, dest string, ba
 		return err
 	}
 	return place(root, temp, base, mode)
+}
+
+// behindLinks is the file that a name leads to: a link stays one, and what it points to is replaced,
+// or made when it is not there yet.
+func behindLinks(name string) string {
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		return real
+	}
+	target, err := os.Readlink(name)
+	if err != nil {
+		return name
+	}
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(name), target)
+	}
+	return target
+}
+
+// openFolder opens the folder that files go to, and makes it when it is not there.
+func openFolder(dir string) (*os.Root, error) {
+	err := os.MkdirAll(dir, 0o777)
+	var root *os.Root
+	if err == nil {
+		root, err = os.OpenRoot(dir)
+	}
+	if err != nil {
+		return nil, unwritable(dir, err)
+	}
+	return root, nil
+}
+
+// unwritable says where nothing can be written. Errors of os.Root name files below it that the
+// person who runs this has never heard of.
+func unwritable(dir string, err error) error {
+	var in *fs.PathError
+	if errors.As(err, &in) {
+		err = in.Err
+	}
+	return fmt.Errorf("files cannot be put into %s: %w; choose another place with -O", dir, err)
 }
 
 // place gives a verified file its name.
@@ -182,7 +230,7 @@ func getInto(ctx context.Context, c *client.Client, f types.File, dest string, b
 func getVerified(ctx context.Context, c *client.Client, f types.File, root *os.Root, temp string, bar *bar) (err error) {
 	w, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return err
+		return unwritable(root.Name(), err)
 	}
 	defer func() {
 		if closeErr := w.Close(); err == nil {
@@ -192,10 +240,14 @@ func getVerified(ctx context.Context, c *client.Client, f types.File, root *os.R
 			_ = root.Remove(temp) // the error that counts is the one before
 		}
 	}()
-	if err := c.Download(ctx, f, w, bar.add); err != nil {
-		return err
+	err = c.Download(ctx, f, w, bar.add)
+	if err == nil {
+		err = w.Sync()
 	}
-	return w.Sync()
+	if local := (*fs.PathError)(nil); errors.As(err, &local) {
+		return unwritable(root.Name(), err)
+	}
+	return err
 }
 
 // getAll downloads every file of a version into dir. All are verified in a folder of their own
@@ -205,17 +257,14 @@ func getAll(ctx context.Context, c *client.Client, files []types.File, dir strin
 	if dir == "" {
 		dir = "."
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
+	root, err := openFolder(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	staging := temporaryName("get")
 	if err := root.Mkdir(staging, 0o700); err != nil {
-		return err
+		return unwritable(dir, err)
 	}
 	defer func() {
 		if removeErr := root.RemoveAll(staging); err == nil {

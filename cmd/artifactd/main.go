@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/artifactd/artifactd/internal/devstack"
 )
@@ -14,13 +15,17 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
+// sameSignal is how far apart two signals are that mean two things.
+const sameSignal = 300 * time.Millisecond
+
 func main() {
 	// `dev` starts this program again as its servers' child process.
 	devstack.RunChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	p := Program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}
-	// After the first signal the next one ends the program at once, as it does without us.
-	context.AfterFunc(ctx, stop)
+	// After the first signal the next one ends the program at once, as it does without us. A second
+	// one that comes with the first is the same: `timeout` signals its child and then its group.
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	code := p.Run(ctx)
 	stop()
 	os.Exit(code)

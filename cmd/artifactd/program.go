@@ -78,12 +78,29 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 			return nil
 		},
 	}
-	root.PersistentFlags().StringVar(&p.data, "data", defaultData, "folder of `artifactd dev`, and where its client.env is found")
+	root.PersistentFlags().StringVar(&p.data, "data", defaultData, "folder of \"artifactd dev\", and where its client.env is found")
 	root.PersistentFlags().StringVarP(&p.format, "output", "o", "table", "table or json")
 	root.AddCommand(p.devCommand(), p.serveCommand(), p.migrateCommand(), p.tokenCommand())
 	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.getCommand(), p.resolveCommand(), p.historyCommand(),
 		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.healthCommand(), p.versionCommand())
+	for _, cmd := range root.Commands() {
+		if cmd.HasSubCommands() {
+			refuseUnknown(cmd)
+		}
+	}
 	return root
+}
+
+// refuseUnknown makes a command that only groups others refuse what it does not have. By itself it
+// prints its help and reports success, which a script with a misspelt word would take for done.
+func refuseUnknown(cmd *cobra.Command) {
+	cmd.Args = cobra.ArbitraryArgs // so that RunE sees them
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return fmt.Errorf("%w: unknown command %q for %q; see `%s --help`", errUsage, args[0], cmd.CommandPath(), cmd.CommandPath())
+	}
 }
 
 func (p *Program) versionCommand() *cobra.Command {

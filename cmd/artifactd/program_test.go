@@ -44,8 +44,8 @@ func publishAndGet(t *testing.T, d *instance) {
 	file := writeFile(t, filepath.Join(dir, "report.bin"), []byte(content))
 	d.run(exitDone, "pointer", "create", "a.report", "--keep-versions", "2", "--label", "team=x")
 	r := d.run(exitDone, "publish", "a.report", file, "--metadata", "commit=4f2a9c1", "--metadata", `{"run": 7}`, "--source-revision", "0", "--holder", "me", "-o", "json")
-	if r.stderr != "" {
-		t.Errorf("not quiet in a pipe: %q", r.stderr)
+	if r.stderr != "artifactd: sent 1.0 MiB; 0 B were there already\n" || !strings.Contains(r.stdout, `"uploaded_bytes": 1048576`) {
+		t.Errorf("stderr %q, stdout %s", r.stderr, r.stdout)
 	}
 	if p := decode[types.Published](t, r); p.Version != "1.1" || p.Outcome != "published" {
 		t.Errorf("published %+v", p)
@@ -145,6 +145,27 @@ func destinations(t *testing.T, d *instance) {
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the link is gone: %v", err)
 	}
+	// A link to a file that is not there yet stays one too.
+	dangling := filepath.Join(dir, "dangling")
+	if err := os.Symlink("made", dangling); err != nil {
+		t.Fatal(err)
+	}
+	d.run(exitDone, "get", "a.dest", "-O", dangling)
+	if info, err := os.Lstat(dangling); err != nil || info.Mode()&os.ModeSymlink == 0 || readFile(t, filepath.Join(dir, "made")) != "new" {
+		t.Errorf("the link: %v, %v", info.Mode(), err)
+	}
+	// Standard output is not replaced, whatever it is called and wherever it leads.
+	for _, name := range []string{"-", "/dev/stdout", "/dev/fd/1"} {
+		if r := d.run(exitDone, "get", "a.dest", "-O", name); r.stdout != "new" {
+			t.Errorf("-O %s: %q on standard output", name, r.stdout)
+		}
+	}
+	// The folder that cannot be written is named, not a file that nobody has heard of.
+	for _, out := range []string{"/proc/x", target + "/x", target + "/x/"} {
+		if r := d.run(exitFailed, "get", "a.dest", "-O", out); !strings.Contains(r.stderr, "files cannot be put into "+filepath.Dir(out)) || strings.Contains(r.stderr, "artifactd-") {
+			t.Errorf("-O %s: %q", out, r.stderr)
+		}
+	}
 	// A pipe is written to, not replaced.
 	pipe := filepath.Join(dir, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -173,6 +194,7 @@ func exitCodes(t *testing.T, d *instance) {
 		args []string
 	}{
 		{exitUsage, "unknown command", []string{"frobnicate"}},
+		{exitUsage, `unknown command "frobnicate" for "artifactd lease"`, []string{"lease", "frobnicate", "x"}},
 		{exitUsage, "unknown flag", []string{"resolve", "x", "--frobnicate"}},
 		{exitUsage, "accepts 1 arg", []string{"resolve"}},
 		{exitUsage, "--output", []string{"resolve", "x", "-o", "xml"}},
@@ -225,7 +247,7 @@ func staleWorker(t *testing.T, d *instance) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.UploadAll(t.Context(), lease, []client.Source{src}, nil); err != nil {
+	if _, err := c.UploadAll(t.Context(), lease, []client.Source{src}, nil); err != nil {
 		t.Fatal(err)
 	}
 	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("in time"))

@@ -38,7 +38,11 @@ func (p *Program) publishCommand() *cobra.Command {
 		Short: "Publish files as the new version of a pointer",
 		Long: `Publish files as the new version of a pointer. A file is named by its base name, a folder's files by
 their paths below it. A lease is taken, held while the bytes move and given back if anything fails;
-readers see all of it or nothing.`,
+readers see all of it or nothing.
+
+A publish that was cut off and is started again moves only what is missing. With --operation-id it
+goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
+was left.`,
 		Example: "  artifactd publish acme.reports.daily report.pdf\n  artifactd publish acme.site ./public --metadata commit=4f2a9c1",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -86,7 +90,8 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 	if err != nil {
 		return err
 	}
-	return p.printPublished(name, published)
+	p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
+	return p.printFiles(name, published)
 }
 
 // recorded answers a repeated publish from its recorded outcome. One that has none yet may still be
@@ -107,17 +112,26 @@ func (p *Program) recorded(ctx context.Context, c *client.Client, name string, i
 	}
 	for _, v := range op.Versions {
 		if v.Pointer == name {
-			return true, p.printPublished(name, types.Published{Outcome: op.Outcome, OperationId: id, Version: v.Version})
+			return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: v.Version}})
 		}
 	}
 	if len(op.Versions) == 0 && op.Version != nil {
-		return true, p.printPublished(name, types.Published{Outcome: op.Outcome, OperationId: id, Version: *op.Version})
+		return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: *op.Version}})
 	}
 	return true, fmt.Errorf("%w: operation %s published something else than %s", client.ErrOperationMismatch, id, name)
 }
 
+func (p *Program) printFiles(name string, published client.FilesPublished) error {
+	return p.printOutcome(name, published.Published, published)
+}
+
 func (p *Program) printPublished(name string, published types.Published) error {
-	return p.print(published, func(t *table) {
+	return p.printOutcome(name, published, published)
+}
+
+// printOutcome prints a table for people; data is what -o json prints.
+func (p *Program) printOutcome(name string, published types.Published, data any) error {
+	return p.print(data, func(t *table) {
 		t.row("POINTER", "VERSION", "OUTCOME", "OPERATION")
 		t.row(name, published.Version, published.Outcome, published.OperationId)
 	})

@@ -29,7 +29,7 @@ func OpenAdmin(ctx context.Context, databaseURL string) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDatabase(ctx, pool, true); err != nil {
+	if err := checkSchema(ctx, pool); err != nil {
 		pool.Close()
 		return nil, err
 	}

@@ -48,11 +48,18 @@ type Config struct {
 	// AllowUnsafeDurability lets the service start on a database that may lose acknowledged
 	// commits (fsync or synchronous_commit off). For development and tests only.
 	AllowUnsafeDurability bool
+	// AllowUnfencedRole lets the service start as a database role that could write the tables past
+	// the fence, such as their owner. For development only.
+	AllowUnfencedRole bool
 }
+
+// The drivers.
+const driverAWS, driverMinIO = "aws", "minio"
 
 // S3Config is how the object store is reached.
 type S3Config struct {
-	// Driver is the client library used: "aws".
+	// Driver is the client library used: "aws" (the SDK of Amazon) or "minio" (that of MinIO). Both
+	// talk to any store.
 	Driver string
 	// Endpoint is the store's URL as the service reaches it. Empty means AWS itself.
 	Endpoint string
@@ -99,7 +106,7 @@ func Default() Config {
 	return Config{
 		Listen:        ":8080",
 		ShutdownGrace: 30 * time.Second,
-		S3:            S3Config{Driver: "aws", Region: "us-east-1", Prefix: "artifactd/"},
+		S3:            S3Config{Driver: driverAWS, Region: "us-east-1", Prefix: "artifactd/"},
 		UploadURLTTL:  15 * time.Minute,
 		ReadURLTTL:    15 * time.Minute,
 		ProxyLimit:    8 << 20,
@@ -124,12 +131,13 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ReadURLTTL, "read-url-ttl", c.ReadURLTTL, "how long a presigned read URL can be used")
 	fs.Int64Var(&c.ProxyLimit, "proxy-limit", c.ProxyLimit, "largest file, in bytes, that is read through the service; -1 for all")
 	c.GC.Bind(fs)
+	fs.BoolVar(&c.AllowUnfencedRole, "allow-unfenced-role", c.AllowUnfencedRole, "start although the database role could write past the fence (development only)")
 	fs.BoolVar(&c.AllowUnsafeDurability, "allow-unsafe-durability", c.AllowUnsafeDurability, "start although the database may lose commits (development only)")
 }
 
 // Bind declares the store's flags.
 func (c *S3Config) Bind(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Driver, "s3-driver", c.Driver, `client library for the store: "aws"`)
+	fs.StringVar(&c.Driver, "s3-driver", c.Driver, `client library for the store: "aws" or "minio"`)
 	fs.StringVar(&c.Endpoint, "s3-endpoint", c.Endpoint, "the store's URL; empty for AWS")
 	fs.StringVar(&c.PublicEndpoint, "s3-public-endpoint", c.PublicEndpoint, "the store's URL as clients reach it")
 	fs.StringVar(&c.Region, "s3-region", c.Region, "the bucket's region")
@@ -172,7 +180,7 @@ func (c *Config) Validate() error {
 const maxURLTTL = 7 * 24 * time.Hour
 
 func (c *S3Config) validate(v *faults) {
-	v.need(c.Driver == "aws", "s3-driver", fmt.Sprintf(`must be "aws", not %q`, c.Driver))
+	v.need(c.Driver == driverAWS || c.Driver == driverMinIO, "s3-driver", fmt.Sprintf(`must be %q or %q, not %q`, driverAWS, driverMinIO, c.Driver))
 	v.url("s3-endpoint", c.Endpoint)
 	v.url("s3-public-endpoint", c.PublicEndpoint)
 	v.need(c.Region != "", "s3-region", `is required; for a store without regions say "us-east-1"`)

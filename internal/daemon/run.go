@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/artifactd/artifactd/api"
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/miniostore"
 	"github.com/artifactd/artifactd/artifacts/s3store"
 	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/migrations"
@@ -41,6 +41,9 @@ type Options struct {
 	Listener net.Listener
 	// Ready is called once, with the address that is listened on, when requests are answered.
 	Ready func(net.Addr)
+	// Partition is how files are cut into parts. It is no configuration, because all replicas must
+	// cut alike: only tests give one.
+	Partition artifacts.Partition
 }
 
 // Run serves until ctx ends, then lets running requests finish within Config.ShutdownGrace. It
@@ -60,7 +63,7 @@ func Run(ctx context.Context, c Config, o Options) error {
 		o.Listener = l
 	}
 	defer o.Listener.Close() // closed by the server already, unless it never started
-	s, err := assemble(ctx, c, o.Logger)
+	s, err := assemble(ctx, c, o)
 	if err != nil {
 		return err
 	}
@@ -85,13 +88,22 @@ func Listen(address string) (net.Listener, error) {
 // service is everything that runs.
 type service struct {
 	pool      *pgxpool.Pool
-	store     *s3store.Store
+	store     store
 	collector *gc.Collector
 	api       *api.Server
 }
 
+// store is a driver with what only the wiring uses of it.
+type store interface {
+	artifacts.Store
+	// EnsureBucket makes the bucket if it is missing.
+	EnsureBucket(ctx context.Context) error
+	// Close drops idle connections.
+	Close()
+}
+
 // assemble makes the parts, from the database up, and checks that they fit together.
-func assemble(ctx context.Context, c Config, logger *slog.Logger) (_ *service, err error) {
+func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	s := &service{}
@@ -103,7 +115,7 @@ func assemble(ctx context.Context, c Config, logger *slog.Logger) (_ *service, e
 	if s.pool, err = openPool(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := checkDatabase(ctx, s.pool, c.AllowUnsafeDurability); err != nil {
+	if err := checkSchema(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	if s.store, err = openStore(ctx, c.S3); err != nil {
@@ -115,9 +127,12 @@ func assemble(ctx context.Context, c Config, logger *slog.Logger) (_ *service, e
 		}
 	}
 	catalogue, err := pointer.New(s.pool, pointer.Options{
-		UploadTTL: c.UploadURLTTL, ResumeGrace: c.GC.ResumeGrace, Logger: logger,
+		UploadTTL: c.UploadURLTTL, ResumeGrace: c.GC.ResumeGrace, Logger: o.Logger,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := checkPromises(ctx, catalogue, c); err != nil {
 		return nil, err
 	}
 	if err := catalogue.ClaimKeyPrefix(ctx, c.S3.Prefix); err != nil {
@@ -126,15 +141,16 @@ func assemble(ctx context.Context, c Config, logger *slog.Logger) (_ *service, e
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.collector, err = gc.New(s.pool, s.store, gc.Options{
-		ResumeGrace: c.GC.ResumeGrace, LandingGrace: c.GC.LandingGrace, Logger: logger, Registry: registry,
+		ResumeGrace: c.GC.ResumeGrace, LandingGrace: c.GC.LandingGrace, Logger: o.Logger, Registry: registry,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.api, err = api.New(api.Options{
 		Catalogue: catalogue, Store: s.store, Layout: artifacts.Layout{Prefix: c.S3.Prefix},
-		Collector: collectorAdapter{s.collector}, Logger: logger, Registry: registry,
+		Collector: collectorAdapter{s.collector}, Logger: o.Logger, Registry: registry,
 		PublicURL: c.PublicURL, ProxyLimit: c.ProxyLimit, ReadURLTTL: c.ReadURLTTL,
+		Partition: o.Partition,
 	})
 	return s, err
 }
@@ -162,27 +178,22 @@ func openPool(ctx context.Context, c Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-const durabilitySQL = `SELECT current_setting('fsync'), current_setting('synchronous_commit')`
-
-// checkDatabase refuses a schema that is not this program's, and settings under which an
-// acknowledged publish could be lost.
-func checkDatabase(ctx context.Context, pool *pgxpool.Pool, unsafe bool) (err error) {
-	db := stdlib.OpenDBFromPool(pool)
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := checkSchema(ctx, db); err != nil {
-		return err
+// checkPromises refuses a database, or a role in it, with which the service could not keep what it
+// promises.
+func checkPromises(ctx context.Context, catalogue *pointer.Catalogue, c Config) error {
+	if err := catalogue.CheckDurability(ctx); err != nil && !c.AllowUnsafeDurability {
+		return fmt.Errorf("%w; only for development there is --allow-unsafe-durability", err)
 	}
-	var fsync, commit string
-	if err := pool.QueryRow(ctx, durabilitySQL).Scan(&fsync, &commit); err != nil {
-		return fmt.Errorf("%w: ask the database for its settings: %w", ErrUnavailable, err)
+	if err := catalogue.CheckRole(ctx); err != nil && !c.AllowUnfencedRole {
+		return fmt.Errorf("%w; only for development there is --allow-unfenced-role", err)
 	}
-	if unsafe || fsync == "on" && commit != "off" {
-		return nil
-	}
-	return fmt.Errorf("this database may lose acknowledged commits (fsync=%s, synchronous_commit=%s): switch them on, for this role too; only for development there is --allow-unsafe-durability", fsync, commit)
+	return nil
 }
 
-func checkSchema(ctx context.Context, db *sql.DB) error {
+// checkSchema refuses a schema that is not this program's.
+func checkSchema(ctx context.Context, pool *pgxpool.Pool) (err error) {
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { err = errors.Join(err, db.Close()) }()
 	applied, known, err := migrations.Current(ctx, db)
 	switch {
 	case err != nil:
@@ -196,11 +207,24 @@ func checkSchema(ctx context.Context, db *sql.DB) error {
 }
 
 // openStore makes the driver that the configuration names. It does not talk to the store yet.
-func openStore(ctx context.Context, c S3Config) (*s3store.Store, error) {
-	return s3store.New(ctx, s3store.Config{
+func openStore(ctx context.Context, c S3Config) (store, error) {
+	cfg := s3store.Config{
 		Endpoint: c.Endpoint, PublicEndpoint: c.PublicEndpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
 		AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken, PathStyle: c.PathStyle,
-	})
+	}
+	// Not one expression: a nil driver in an interface is not nil.
+	if c.Driver == driverMinIO {
+		s, err := miniostore.New(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	s, err := s3store.New(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *service) close() {
@@ -293,6 +317,6 @@ func collectReport(r gc.Report) api.CollectReport {
 		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, DryRun: r.DryRun,
 		ExpiredLeases: r.Expired, CollectedGenerations: r.Marked,
 		DeletedObjects: r.Deleted.Objects, DeletedBytes: r.Deleted.Bytes, ByReason: by,
-		FailedObjects: r.Failed, SkippedConflicts: r.Skipped, LedgerSize: r.LedgerSize, Error: r.FirstError,
+		FailedObjects: r.Failed, RetainedObjects: r.Retained, SkippedConflicts: r.Skipped, LedgerSize: r.LedgerSize, Error: r.FirstError,
 	}
 }

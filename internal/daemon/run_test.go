@@ -181,7 +181,8 @@ func TestRunRefusesToStart(t *testing.T) {
 		"no database": {func(_ *testing.T, c *daemon.Config, _ *testenv.DB) {
 			c.DatabaseURL = "postgres://x@127.0.0.1:1/x?connect_timeout=2"
 		}, "--database-url"},
-		"a database that may lose commits": {func(_ *testing.T, c *daemon.Config, _ *testenv.DB) { c.AllowUnsafeDurability = false }, "fsync=off"},
+		"a database that may lose commits":       {func(_ *testing.T, c *daemon.Config, _ *testenv.DB) { c.AllowUnsafeDurability = false }, "fsync=off"},
+		"a role that could write past the fence": {func(_ *testing.T, c *daemon.Config, db *testenv.DB) { c.DatabaseURL = db.URL }, "--allow-unfenced-role"},
 		"no schema": {func(t *testing.T, _ *daemon.Config, db *testenv.DB) {
 			execute(t, db.URL, "DELETE FROM artifactd.schema_version WHERE version_id > 1")
 		}, "artifactd migrate"},

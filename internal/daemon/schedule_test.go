@@ -35,6 +35,8 @@ func TestScheduleChild(t *testing.T) {
 		workerProcess(t)
 	case "service":
 		serviceProcess(t)
+	case "uploader":
+		uploaderProcess(t)
 	}
 }
 
@@ -103,7 +105,7 @@ func workerProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.UploadAll(ctx, lease, []client.Source{src}, nil); err != nil {
+	if _, err := c.UploadAll(ctx, lease, []client.Source{src}, nil); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Println("uploaded", lease.Token)
