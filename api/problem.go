@@ -238,7 +238,7 @@ func lostDetail(r pointer.Reason) string {
 	case pointer.ReasonEpochSuperseded:
 		return "the database was restored or failed over since; leases from before it are void. Acquire again."
 	case pointer.ReasonSuperseded:
-		return "somebody else has acquired or published since. Acquire again."
+		return "somebody else has acquired or published since. Resolve the pointer to see what is current; to publish, acquire again."
 	case pointer.ReasonExpired:
 		return "the lease expired before this arrived. Acquire again, and renew at a third of the ttl."
 	case pointer.ReasonBroken:

@@ -386,3 +386,18 @@ func TestCountValues(t *testing.T) {
 		}
 	}
 }
+
+func TestProbesMayUseHEAD(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{})
+	for _, path := range []string{"/healthz", "/readyz"} {
+		res, err := http.Head(h.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			t.Errorf("HEAD %s: %s", path, res.Status)
+		}
+	}
+}

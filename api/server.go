@@ -149,6 +149,9 @@ func (s *Server) route() error {
 		guards[id] = []echo.MiddlewareFunc{s.guard(op)}
 	}
 	RegisterHandlersWithOptions(e, s, RegisterHandlersOptions{OperationMiddlewares: guards})
+	// Probes ask with HEAD as well; net/http leaves the body out.
+	e.HEAD("/healthz", s.GetHealth, guards["GetHealth"]...)
+	e.HEAD("/readyz", s.GetReadiness, guards["GetReadiness"]...)
 	s.echo = e
 	return nil
 }
