@@ -72,6 +72,11 @@ func (e *environment) folder(name string) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		// Where root cannot make a user namespace, Postgres runs as an account of its own, which has
+		// to pass through here. The folders inside are as private as their servers make them.
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return "", err
+		}
 		e.dir = dir
 	}
 	return os.MkdirTemp(e.dir, name+"-")
