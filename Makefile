@@ -35,11 +35,20 @@ lint: ## gofmt, vet, staticcheck, generated code is current, no test is skipped
 generate: ## write the generated code anew
 	$(GO) generate ./...
 
-bench: postgres ## speed against bare echo, pgbench and raw PUTs, as ratios
+bench: postgres ## speed against bare echo, pgbench, raw PUTs and the SDK, as ratios (minutes)
 	$(GO) run ./internal/bench
 
 mutants: postgres faketime minio ## break the protocol line by line; a named test must notice each
 	$(GO) run ./internal/mutants
+
+# DURATION and SEED are the campaign's; the report lies in the checkout's .cache.
+DURATION ?= 10m
+.PHONY: campaign model
+campaign: postgres ## linearizability under faults: DURATION=10m, SEED= to replay; writes .cache/campaign.md
+	$(GO) run ./internal/campaign -duration $(DURATION) $(if $(SEED),-seed $(SEED)) -report .cache/campaign.md
+
+model: ## check the protocol's model exhaustively with spin
+	@sh pointer/model/check.sh
 
 vuln: ## known vulnerabilities (govulncheck; needs its database on the network)
 	@echo "govulncheck asks the Go vulnerability database, which not every network reaches;" >&2

@@ -38,6 +38,21 @@ func newSite(t *testing.T, server testenv.Server) *site {
 	t.Helper()
 	t.Parallel()
 	db := testenv.Database(t)
+	pool := openPool(t, db)
+	catalogue, err := pointer.New(pool, pointer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := artifacts.Layout{Prefix: "artifactd/"}
+	if err := catalogue.ClaimKeyPrefix(t.Context(), layout.Prefix); err != nil {
+		t.Fatal(err)
+	}
+	store := openStore(t, testenv.Bucket(t, server), layout)
+	return &site{t: t, catalogue: catalogue, store: store, pool: pool, layout: layout, owner: db.Connect(t)}
+}
+
+func openPool(t *testing.T, db *testenv.DB) *pgxpool.Pool {
+	t.Helper()
 	cfg, err := pointer.PoolConfig(db.ServiceURL)
 	if err != nil {
 		t.Fatal(err)
@@ -47,21 +62,17 @@ func newSite(t *testing.T, server testenv.Server) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	catalogue, err := pointer.New(pool, pointer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	layout := artifacts.Layout{Prefix: "artifactd/"}
-	if err := catalogue.ClaimKeyPrefix(t.Context(), layout.Prefix); err != nil {
-		t.Fatal(err)
-	}
-	b := testenv.Bucket(t, server)
+	return pool
+}
+
+func openStore(t *testing.T, b testenv.BucketConfig, layout artifacts.Layout) *s3store.Store {
+	t.Helper()
 	store, err := s3store.New(t.Context(), s3store.Config{Endpoint: b.Endpoint, Region: b.Region, Bucket: b.Name, Prefix: layout.Prefix,
 		AccessKeyID: b.AccessKeyID, SecretAccessKey: b.SecretAccessKey, PathStyle: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{t: t, catalogue: catalogue, store: store, pool: pool, layout: layout, owner: db.Connect(t)}
+	return store
 }
 
 func (s *site) collector(store gc.Store) *gc.Collector {

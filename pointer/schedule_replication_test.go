@@ -158,11 +158,40 @@ func (w *world) setting(name, value string) {
 		}
 	}
 	w.exec(`SET synchronous_commit = local`)
-	w.await(name+" is in force", func() bool {
-		var have string
-		if err := conn.QueryRow(context.Background(), `SELECT setting FROM pg_settings WHERE name = $1`, name).Scan(&have); err != nil {
-			w.t.Fatal(err)
-		}
-		return have == value
-	})
+	if value != "" {
+		w.awaitWaitingCommits()
+	}
+}
+
+// awaitWaitingCommits returns when commits wait for a standby. The setting is in force only once
+// the server's checkpointer has taken notice of it, whatever a session says.
+func (w *world) awaitWaitingCommits() {
+	w.t.Helper()
+	probe := w.db.Connect(w.t)
+	var pid int
+	if err := probe.QueryRow(w.t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+		w.t.Fatal(err)
+	}
+	for waited := false; !waited; {
+		done := make(chan error, 1)
+		go func() {
+			_, err := probe.Exec(context.Background(), `SELECT pg_current_xact_id()`)
+			done <- err
+		}()
+		w.await("a probing commit waits or is through", func() bool {
+			if w.count(`SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'`, pid) > 0 {
+				waited = true
+				w.exec(`SELECT pg_cancel_backend($1)`, pid)
+			}
+			select {
+			case err := <-done:
+				if err != nil {
+					w.t.Error(err)
+				}
+				return true
+			default:
+				return false
+			}
+		})
+	}
 }

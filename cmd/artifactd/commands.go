@@ -193,7 +193,7 @@ func (p *Program) gcCommand() *cobra.Command {
 		}),
 	}
 	run.Flags().BoolVar(&dry, "dry-run", false, "say what would be deleted and change nothing")
-	cmd.AddCommand(p.clientCommand(run))
+	cmd.AddCommand(p.clientCommand(run), p.reconcileCommand())
 	return cmd
 }
 

@@ -73,6 +73,9 @@ var outcomes = []outcome{
 
 // outcomeOf finds what an error means.
 func outcomeOf(err error) outcome {
+	if ended, ok := asEnded(err); ok {
+		return outcome{code: ended.code}
+	}
 	for _, o := range outcomes {
 		if errors.Is(err, o.target) {
 			return o

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/artifactd/artifactd/internal/devstack"
+	"github.com/artifactd/artifactd/internal/supervise"
 )
 
 // version is set by the linker.
@@ -19,8 +20,9 @@ var version = "unknown"
 const sameSignal = 300 * time.Millisecond
 
 func main() {
-	// `dev` starts this program again as its servers' child process.
+	// `dev` starts this program again as its servers' child process, `run` as its command's supervisor.
 	devstack.RunChild()
+	supervise.RunChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	p := Program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}
 	// After the first signal the next one ends the program at once, as it does without us. A second

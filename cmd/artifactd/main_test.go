@@ -10,10 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/artifactd/artifactd/internal/supervise"
 	"github.com/artifactd/artifactd/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	if !supervise.RunChild() {
+		testenv.Main(m)
+	}
+}
 
 // buffer is written by one goroutine and read by another.
 type buffer struct {

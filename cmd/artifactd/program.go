@@ -66,7 +66,7 @@ machine; the other commands find it by themselves.
 Every flag can be set by environment too: --s3-bucket is ARTIFACTD_S3_BUCKET.
 
 Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease held or wait timed out,
-12 lease lost or publish refused, 13 digest mismatch, 14 backend unavailable, 15 partial (gc),
+12 lease lost or publish refused, 13 digest mismatch, 14 backend unavailable, 15 partial (gc, verify),
 16 outcome unknown.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -81,8 +81,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 	root.PersistentFlags().StringVar(&p.data, "data", defaultData, "folder of \"artifactd dev\", and where its client.env is found")
 	root.PersistentFlags().StringVarP(&p.format, "output", "o", "table", "table or json")
 	root.AddCommand(p.devCommand(), p.serveCommand(), p.migrateCommand(), p.tokenCommand())
-	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.getCommand(), p.resolveCommand(), p.historyCommand(),
-		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.healthCommand(), p.versionCommand())
+	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.runCommand(), p.getCommand(), p.watchCommand(), p.resolveCommand(), p.historyCommand(),
+		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand())
 	for _, cmd := range root.Commands() {
 		if cmd.HasSubCommands() {
 			refuseUnknown(cmd)

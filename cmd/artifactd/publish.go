@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"mime"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
 
 	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/client"
@@ -29,6 +31,7 @@ type publishFlags struct {
 	metadata       []string
 	sourceRevision int64
 	operationID    string
+	name           string // of standard input, in the version
 }
 
 func (p *Program) publishCommand() *cobra.Command {
@@ -42,8 +45,11 @@ readers see all of it or nothing.
 
 A publish that was cut off and is started again moves only what is missing. With --operation-id it
 goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
-was left.`,
-		Example: "  artifactd publish acme.reports.daily report.pdf\n  artifactd publish acme.site ./public --metadata commit=4f2a9c1",
+was left.
+
+PATH "-" is standard input, which is copied to a temporary file first, since its digest must be known
+before its first byte is sent. --name says what it is called in the version.`,
+		Example: "  artifactd publish acme.reports.daily report.pdf\n  artifactd publish acme.site ./public --metadata commit=4f2a9c1\n  pg_dump app | artifactd publish acme.backup - --name app.sql",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.publish(cmd, args[0], args[1:], f)
@@ -55,11 +61,16 @@ was left.`,
 	cmd.Flags().StringArrayVar(&f.metadata, "metadata", nil, "key=value, or a JSON object; can be repeated")
 	cmd.Flags().Int64Var(&f.sourceRevision, "source-revision", 0, "orders sources: older than what is published is refused")
 	cmd.Flags().StringVar(&f.operationID, "operation-id", "", "UUID of this publish, to repeat it safely")
+	cmd.Flags().StringVar(&f.name, "name", "", "path in the version of what comes from standard input (PATH \"-\")")
 	return p.clientCommand(cmd)
 }
 
 func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f publishFlags) error {
 	publication, err := f.publication(cmd)
+	if err != nil {
+		return err
+	}
+	paths, piped, err := f.inputs(paths)
 	if err != nil {
 		return err
 	}
@@ -73,25 +84,107 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 			return err
 		}
 	}
-	named, total, err := walkSources(paths)
+	g, err := p.gather(cmd.Context(), paths, piped, f.name)
 	if err != nil {
 		return err
 	}
-	bar := p.progress("hashing", total)
-	defer bar.stop()
-	sources, err := hashSources(cmd.Context(), named, bar)
-	if err != nil {
-		return err
-	}
-	bar.next("sending", total)
-	published, err := c.PublishFiles(cmd.Context(), name, sources,
-		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, bar.add)
-	bar.stop()
+	defer g.release()
+	published, err := c.PublishFiles(cmd.Context(), name, g.sources,
+		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, g.bar.add)
+	g.bar.stop()
 	if err != nil {
 		return err
 	}
 	p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
 	return p.printFiles(name, published)
+}
+
+// inputs takes standard input ("-") out of the paths.
+func (f *publishFlags) inputs(paths []string) (files []string, piped bool, err error) {
+	for _, path := range paths {
+		switch {
+		case path != "-":
+			files = append(files, path)
+		case piped:
+			return nil, false, fmt.Errorf("%w: standard input can be published as one file only; give \"-\" once", errUsage)
+		default:
+			piped = true
+		}
+	}
+	switch {
+	case piped && f.name == "":
+		return nil, false, fmt.Errorf("%w: standard input has no name; say with --name what it is called in the version, for example --name report.csv", errUsage)
+	case !piped && f.name != "":
+		return nil, false, fmt.Errorf("%w: --name is for standard input, which is published by PATH \"-\"; files keep their names", errUsage)
+	}
+	return files, piped, nil
+}
+
+// gathered is everything that is to be published, hashed.
+type gathered struct {
+	sources []client.Source
+	bar     *bar
+	spool   io.Closer // nil unless there is standard input
+}
+
+// release takes the bar away and gives the temporary file back.
+func (g *gathered) release() {
+	g.bar.stop()
+	if g.spool != nil {
+		_ = g.spool.Close() // it has been read
+	}
+}
+
+// gather hashes what is to be published, after reading standard input if that is part of it, whose
+// path in the version is name.
+func (p *Program) gather(ctx context.Context, paths []string, piped bool, name string) (_ *gathered, err error) {
+	var named []namedFile
+	var total, pipedBytes int64
+	if len(paths) > 0 {
+		if named, total, err = walkSources(paths); err != nil {
+			return nil, err
+		}
+	}
+	g := &gathered{bar: &bar{}}
+	defer func() {
+		if err != nil {
+			g.release()
+		}
+	}()
+	if piped {
+		var src client.Source
+		if src, g.spool, err = p.spool(ctx, name, named); err != nil {
+			return nil, err
+		}
+		g.sources, pipedBytes = append(g.sources, src), src.Size
+	}
+	g.bar = p.progress("hashing", total+pipedBytes)
+	g.bar.add(pipedBytes)
+	hashed, err := hashSources(ctx, named, g.bar)
+	if err != nil {
+		return nil, err
+	}
+	g.sources = append(g.sources, hashed...)
+	g.bar.next("sending", total+pipedBytes)
+	return g, nil
+}
+
+// spool reads standard input to its end. What it returns must be closed after the upload.
+func (p *Program) spool(ctx context.Context, path string, others []namedFile) (client.Source, io.Closer, error) {
+	for _, other := range others {
+		if other.path == path {
+			return client.Source{}, nil, fmt.Errorf("%w: standard input and %s would both be named %s; choose another --name", errUsage, other.file, path)
+		}
+	}
+	if f, ok := p.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.note("artifactd: reading standard input; end it with Ctrl-D")
+	}
+	src, spool, err := client.SpoolSource(ctx, p.Stdin, path)
+	if err != nil {
+		return src, nil, fmt.Errorf("standard input: %w", err)
+	}
+	src.MediaType = mime.TypeByExtension(filepath.Ext(path))
+	return src, spool, nil
 }
 
 // recorded answers a repeated publish from its recorded outcome. One that has none yet may still be

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 	dir := t.TempDir()
 	o := options{
-		duration: 200 * time.Millisecond, rounds: 1, dir: dir,
+		duration: 200 * time.Millisecond, rounds: 1, dir: dir, size: 70 * mebibyte, files: 300,
 		json: filepath.Join(dir, "report.json"), cpuProfile: filepath.Join(dir, "profiles"),
 	}
 	var table, progress bytes.Buffer
@@ -38,7 +38,7 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 		got = append(got, one.Name)
 		t.Logf("%s: %.0f against %.0f ops/s", one.Name, one.Ours.OpsPerSecond, one.Peer.OpsPerSecond)
 		for what, v := range map[string]float64{
-			"ops/s": one.Ours.OpsPerSecond, "p50": one.Ours.P50, "p99": one.Ours.P99, "calls": one.Ours.CallsPerOp,
+			"ops/s": one.Ours.OpsPerSecond, "p50": one.Ours.P50, "p99": one.Ours.P99,
 			"peer's ops/s": one.Peer.OpsPerSecond, "peer's p50": one.Peer.P50, "peer's p99": one.Peer.P99, "ratio": one.Ratio,
 		} {
 			if v <= 0 {
@@ -66,7 +66,7 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 // checkCalls holds the counted requests against what one operation is said to be.
 func checkCalls(t *testing.T, r report) {
 	t.Helper()
-	want := map[string]float64{"resolve": 1, "commit": 3, "upload": 5}
+	want := map[string]float64{"resolve": 1, "commit": 3, "upload": 5, "flip": 1}
 	for _, one := range r.Results {
 		if one.Ours.CallsPerOp != want[one.Name] {
 			t.Errorf("%s: %v calls an operation, want %v", one.Name, one.Ours.CallsPerOp, want[one.Name])
@@ -154,14 +154,14 @@ func TestPgbenchRoundIsRead(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	for _, args := range [][]string{{"-rounds", "0"}, {"-duration", "1ms"}, {"-only", "nothing"}, {"extra"}, {"-unknown"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-duration", "1ms"}, {"-only", "nothing"}, {"extra"}, {"-unknown"}, {"-size", "0"}, {"-files", "1"}} {
 		var said bytes.Buffer
 		if _, err := parseOptions(args, &said); err == nil || said.Len() == 0 {
 			t.Errorf("%v: %v, said %q", args, err, said.String())
 		}
 	}
 	o, err := parseOptions([]string{"-only", "commit"}, &bytes.Buffer{})
-	if err != nil || o.duration != 3*time.Second || o.rounds != 3 || o.only != "commit" {
+	if err != nil || o.duration != 3*time.Second || o.rounds != 3 || o.only != "commit" || o.size != 1<<30 || o.files != 20_000 {
 		t.Errorf("%+v %v", o, err)
 	}
 }

@@ -150,10 +150,7 @@ func prepareUpload(ctx context.Context, s *stack) (ours, peer side, err error) {
 			return s.api.publishNew(ctx, names[w], payloads.next(w))
 		})
 	})
-	store, err := s3store.New(ctx, s3store.Config{
-		Endpoint: s.store.Endpoint, Region: s.store.Region, Bucket: s.store.Bucket, Prefix: rawPrefix,
-		AccessKeyID: s.store.AccessKeyID, SecretAccessKey: s.store.SecretAccessKey, PathStyle: s.store.PathStyle,
-	})
+	store, err := s.rawStore(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -5,7 +5,12 @@
 //   - commit: acquire, stage and publish over HTTP (three requests, no bytes to move: the one file is
 //     adopted from the current version), against the two bare UPDATEs in pgbench on the same Postgres;
 //   - upload: a publish of 64 KiB from end to end (acquire, stage, PUT to the store, complete,
-//     publish), against raw PUTs to the same store.
+//     publish), against raw PUTs to the same store;
+//   - large: one large file published by the command's own client, hashing and proof included, against
+//     the SDK's own upload of the same file;
+//   - read: a large file read through the service, against the GET of the same object;
+//   - many: many small files published by the command's client, against the same number of raw PUTs;
+//   - flip: the one request that makes a version of many files current, against that of one file.
 //
 // Numbers of one machine mean little on another; a ratio of two things measured the same way means
 // more. So both sides have the same layout (a server in a process of its own, the load in this

@@ -42,6 +42,8 @@ type options struct {
 	only       string        // one benchmark's name; empty for all
 	json       string        // file that gets the report too; empty for none
 	cpuProfile string        // folder that gets CPU profiles of the service; empty for none
+	size       int64         // bytes of a large file
+	files      int           // files of a version of many
 	dir        string        // folder that the servers' data is made in
 }
 
@@ -49,8 +51,10 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
+	mebibytes := fs.Int64("size", 1024, "MiB of the file of large and read")
+	fs.IntVar(&o.files, "files", 20_000, "files of many and flip")
 	fs.DurationVar(&o.duration, "duration", 3*time.Second, "length of one side of one round")
-	fs.IntVar(&o.rounds, "rounds", 3, "rounds of each benchmark; both sides run in each")
+	fs.IntVar(&o.rounds, "rounds", 3, "rounds of each benchmark, fewer of the long ones; both sides run in each")
 	fs.StringVar(&o.only, "only", "", "run one benchmark: "+strings.Join(names(), ", "))
 	fs.StringVar(&o.json, "json", "", "write the report to this file too, as JSON")
 	fs.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles of the service to this folder, one a round (costs a few percent)")
@@ -58,8 +62,13 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
+	o.size = *mebibytes * mebibyte
 	var fault error
 	switch {
+	case *mebibytes < 1 || *mebibytes > 64<<10:
+		fault = errors.New("-size must be between 1 and 65536")
+	case o.files < 2 || o.files > 100_000:
+		fault = errors.New("-files must be between 2 and 100000")
 	case fs.NArg() > 0:
 		fault = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.duration < 100*time.Millisecond || o.duration > time.Minute:
@@ -75,8 +84,9 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	return o, fault
 }
 
-// settingUp is how long everything beside the measured rounds may take.
-const settingUp = 3 * time.Minute
+// settingUp is how long everything beside the measured rounds may take, those of the bulk benchmarks
+// included, which have no length of their own.
+const settingUp = 15 * time.Minute
 
 // run measures what o asks for and writes the table to stdout, progress to stderr.
 func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {

@@ -16,6 +16,9 @@ type benchmark struct {
 	what string  // what one operation is
 	peer string  // what it is compared with
 	goal float64 // ratio to reach
+	// most is the largest number of rounds, and 0 no limit. A benchmark with a limit is bulk: its
+	// rounds last as long as they must, and nothing is warmed up for them.
+	most int
 	// prepare makes what both sides need, on a stack that other benchmarks have used before.
 	prepare func(context.Context, *stack) (ours, peer side, err error)
 }
@@ -34,6 +37,23 @@ func benchmarks() []benchmark {
 		{
 			name: "upload", goal: 0.8, prepare: prepareUpload,
 			what: "publish of 64 KiB end to end, 16 workers", peer: "raw PUTs of 64 KiB to the same store",
+		},
+		{
+			name: "large", goal: 0.9, prepare: prepareLarge, most: 2,
+			what: "MiB of one large file (-size), published by the command's client", peer: "the SDK's own upload of the file",
+		},
+		{
+			name: "read", goal: 0.9, prepare: prepareRead, most: 3,
+			what: "MiB of one large file, read through the service", peer: "GET of the object from the store",
+		},
+		{
+			name: "many", goal: 0.8, prepare: prepareMany, most: 1,
+			what: "files of 1 KiB (-files of them), published by the command's client", peer: "raw PUTs of them, as many at once",
+		},
+		{
+			// At most 1.2 times as long.
+			name: "flip", goal: 1 / 1.2, prepare: prepareFlip, most: 2,
+			what: "the request that publishes a sealed version of many files (-files)", peer: "that of a version of one file",
 		},
 	}
 }
@@ -57,18 +77,25 @@ func measure(ctx context.Context, s *stack, b benchmark, o options, stderr io.Wr
 		return result{}, fmt.Errorf("prepare: %w", err)
 	}
 	for _, run := range []side{ours, peer} {
+		if b.most > 0 {
+			break
+		}
 		if _, err := run(ctx, warmUp(o.duration)); err != nil {
 			return result{}, fmt.Errorf("warm up: %w", err)
 		}
 	}
 	var a, p []sample
-	for round := range o.rounds {
+	rounds := o.rounds
+	if b.most > 0 {
+		rounds = min(rounds, b.most)
+	}
+	for round := range rounds {
 		one := func(run side, samples *[]sample, who string) error {
 			one, err := run(ctx, o.duration)
 			if err != nil {
 				return fmt.Errorf("round %d, %s: %w", round+1, who, err)
 			}
-			fmt.Fprintf(stderr, "bench: %s, round %d of %d, %s: %.0f ops/s\n", b.name, round+1, o.rounds, who, one.rate())
+			fmt.Fprintf(stderr, "bench: %s, round %d of %d, %s: %.0f ops/s\n", b.name, round+1, rounds, who, one.rate())
 			*samples = append(*samples, one)
 			return nil
 		}

@@ -37,7 +37,11 @@ type stack struct {
 	service  *child
 	children []*child // all, the service included
 
-	api *apiClient
+	api   *apiClient
+	token string // access token of the service
+
+	largeSize int64 // bytes of a large file
+	files     int   // files of a version of many
 }
 
 // startStack starts the servers and the service. After an error nothing is left.
@@ -46,7 +50,7 @@ func startStack(ctx context.Context, o options) (s *stack, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the servers' data (choose another with -dir): %w", err)
 	}
-	s = &stack{dir: dir, profiles: o.cpuProfile}
+	s = &stack{dir: dir, profiles: o.cpuProfile, largeSize: o.size, files: o.files}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -104,7 +108,7 @@ func (s *stack) startService(ctx context.Context, token string) error {
 	if err != nil {
 		return err
 	}
-	s.service = service
+	s.service, s.token = service, token
 	s.api = newAPIClient("http://"+service.API, token, maxWorkers)
 	return nil
 }

@@ -138,6 +138,9 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 	if err := catalogue.ClaimKeyPrefix(ctx, c.S3.Prefix); err != nil {
 		return nil, err
 	}
+	if err := claimBucket(ctx, s, c, o.Logger); err != nil {
+		return nil, err
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.collector, err = gc.New(s.pool, s.store, gc.Options{
@@ -153,6 +156,23 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 		Partition: o.Partition,
 	})
 	return s, err
+}
+
+// claimTimeout bounds the wait for a store that does not answer at the start.
+const claimTimeout = 5 * time.Second
+
+// claimBucket refuses a bucket that is another installation's, and marks one that is nobody's. A
+// store that is down now must not keep the service down: it is asked again at the next start.
+func claimBucket(ctx context.Context, s *service, c Config, logger *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	defer cancel()
+	err := gc.ClaimBucket(ctx, s.pool, s.store, artifacts.Layout{Prefix: c.S3.Prefix})
+	if err == nil || errors.Is(err, gc.ErrForeignBucket) {
+		return err
+	}
+	logger.Warn("the bucket could not be marked as this installation's; until a service that starts has done it there is no reconciliation",
+		"bucket", c.S3.Bucket, "error", err)
+	return nil
 }
 
 // minConns is the smallest pool that the service chooses by itself.
@@ -206,12 +226,17 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	return nil
 }
 
-// openStore makes the driver that the configuration names. It does not talk to the store yet.
-func openStore(ctx context.Context, c S3Config) (store, error) {
-	cfg := s3store.Config{
+// driverConfig is the configuration as both drivers take it.
+func (c *S3Config) driverConfig() s3store.Config {
+	return s3store.Config{
 		Endpoint: c.Endpoint, PublicEndpoint: c.PublicEndpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
 		AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken, PathStyle: c.PathStyle,
 	}
+}
+
+// openStore makes the driver that the configuration names. It does not talk to the store yet.
+func openStore(ctx context.Context, c S3Config) (store, error) {
+	cfg := c.driverConfig()
 	// Not one expression: a nil driver in an interface is not nil.
 	if c.Driver == driverMinIO {
 		s, err := miniostore.New(ctx, cfg)

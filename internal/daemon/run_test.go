@@ -197,6 +197,14 @@ func TestRunRefusesToStart(t *testing.T) {
 			}
 			c.S3.Prefix = "other/"
 		}, "s3-prefix"},
+		"a bucket of another installation": {func(t *testing.T, c *daemon.Config, db *testenv.DB) {
+			first := start(t, *c)
+			first.stop()
+			if err := first.wait(t); err != nil {
+				t.Fatal(err)
+			}
+			execute(t, db.URL, "SET session_replication_role = replica; UPDATE artifactd.installation SET installation_id = gen_random_uuid()")
+		}, "belongs to another installation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, db := config(t)

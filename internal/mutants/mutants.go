@@ -14,6 +14,8 @@ const (
 	leases  = "migrations/00002_leases.sql"
 	publish = "migrations/00003_publish.sql"
 	collect = "migrations/00004_collect.sql"
+
+	reconcile = "migrations/00006_reconcile.sql"
 )
 
 // mutants breaks each guard of the protocol in turn. A guard without a mutant is a guard that
@@ -312,5 +314,47 @@ var mutants = []mutant{
 		old:  "	heads, err := queryHeads(ctx, b.pool, names)\n	for",
 		new:  "	heads, err := queryHeads(ctx, b.pool, names)\n	b.mu.Lock()\n	batch, b.waiting = append(batch, b.waiting...), nil\n	b.mu.Unlock()\n	for",
 		pkg:  "./pointer", run: "TestResolveNeverJoins",
+	},
+	{
+		name: "reconcile deletes what it saw once",
+		file: reconcile,
+		old:  "    SELECT o.first_seen_at < v.started_at\n       AND o.last_seen_at",
+		new:  "    SELECT o.last_seen_at",
+		pkg:  "./gc", run: "TestReconcileDeletes|TestReconcilePasses",
+	},
+	{
+		name: "reconcile deletes whatever share is due",
+		file: reconcile,
+		old:  "allowed = CASE WHEN due <= limit_of_pass THEN limit_of_pass ELSE 0 END",
+		new:  "allowed = p_listed",
+		pkg:  "./gc", run: "TestReconcileShareLimit",
+	},
+	{
+		name: "reconcile does not look again for a row",
+		file: reconcile,
+		old:  "                    WHEN k.place <> ALL (v_unknown) THEN 'known'\n",
+		new:  "",
+		pkg:  "./gc", run: "TestReconcileLooksAgain",
+	},
+	{
+		name: "reconcile does not ask whose bucket it is",
+		file: "gc/marker.go",
+		old:  "owner != id.String() {",
+		new:  "owner == \"\" {",
+		pkg:  "./gc", run: "TestReconcileNeeds",
+	},
+	{
+		name: "reconcile deletes what another history wrote",
+		file: reconcile,
+		old:  "    IF split_part(p_token, '.', 1)::bigint > p_epoch THEN RETURN 'unknown epoch'; END IF;\n    IF p_pointer <> '' AND",
+		new:  "    IF p_pointer = '-' AND",
+		pkg:  "./gc", run: "TestReconcileKeeps",
+	},
+	{
+		name: "verify reports what was collected meanwhile",
+		file: "gc/verify.go",
+		old:  "if s.Fault == \"\" || !still[s.ArtifactID] {",
+		new:  "if s.Fault == \"\" {",
+		pkg:  "./gc", run: "TestVerifyBeside",
 	},
 }

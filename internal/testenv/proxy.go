@@ -1,85 +1,33 @@
 package testenv
 
 import (
-	"bytes"
-	"errors"
-	"io"
-	"net"
-	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/artifactd/artifactd/internal/faultproxy"
 )
 
 // Fault is what a Proxy does to the connections through it. The zero value forwards.
-type Fault struct {
-	// Reset breaks connections with a TCP reset, and new ones at once.
-	Reset bool
-	// HoldToServer and HoldToClient are black holes: bytes in that direction do not arrive. They
-	// are held, not lost, and go on when the fault is lifted, as TCP does.
-	HoldToServer, HoldToClient bool
-	// LoseAnswer drops the next bytes from the server and then resets the connection: the server
-	// has acted, the client does not learn of it.
-	LoseAnswer bool
-	// Delay is added to every chunk, in both directions.
-	Delay time.Duration
-}
+type Fault = faultproxy.Fault
 
-// Proxy is a TCP proxy that can do what networks do.
+// Proxy is a TCP proxy that can do what networks do, for one test.
 type Proxy struct {
-	listener net.Listener
-	network  string
-	target   string
+	*faultproxy.Proxy
 
-	mu      sync.Mutex
-	changed *sync.Cond // fault, trip or closed, of the proxy or of a connection
-	fault   Fault
-	trip    *trip
-	conns   map[*proxied]struct{}
-	closed  bool
-	wg      sync.WaitGroup
-}
-
-// trip is a fault that waits for certain bytes from a client.
-type trip struct {
-	pattern []byte
-	fault   Fault
-	tripped chan struct{}
+	mu   sync.Mutex
+	trip *faultproxy.Trip
 }
 
 // NewProxy starts a proxy for target: "host:port", a URL's "http://host:port", or the path of a
 // Unix socket. It ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := faultproxy.New(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{listener: l, network: "tcp", target: strings.TrimPrefix(target, "http://"), conns: map[*proxied]struct{}{}}
-	if strings.HasPrefix(target, "/") {
-		p.network = "unix"
-	}
-	p.changed = sync.NewCond(&p.mu)
-	p.wg.Go(p.accept)
-	t.Cleanup(p.close)
-	return p
-}
-
-// Addr is the proxy's host:port.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
-
-// Set changes the fault of all connections, present and future.
-func (p *Proxy) Set(f Fault) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fault = f
-	for c := range p.conns {
-		c.fault = Fault{} // what a trip did to one connection is over
-		if f.Reset {
-			c.reset()
-		}
-	}
-	p.changed.Broadcast()
+	t.Cleanup(p.Close)
+	return &Proxy{Proxy: p}
 }
 
 // TripOn puts the fault on the one connection whose client next sends the pattern, before the
@@ -88,139 +36,13 @@ func (p *Proxy) Set(f Fault) {
 func (p *Proxy) TripOn(pattern string, f Fault) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.trip = &trip{pattern: []byte(pattern), fault: f, tripped: make(chan struct{})}
-	return p.trip.tripped
-}
-
-func (p *Proxy) close() {
-	p.mu.Lock()
-	p.closed = true
-	_ = p.listener.Close() // ends accept; there is nothing to lose
-	for c := range p.conns {
-		c.reset()
-	}
-	p.changed.Broadcast()
-	p.mu.Unlock()
-	p.wg.Wait()
-}
-
-func (p *Proxy) accept() {
-	for {
-		client, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		p.wg.Go(func() { p.serve(client) })
-	}
-}
-
-// proxied is one connection through the proxy. Its fault is guarded by the proxy's lock.
-type proxied struct {
-	client, server net.Conn
-	fault          Fault
-	tail           []byte // the last bytes from the client, in which a pattern may begin
-}
-
-// reset closes both sides; the client sees a TCP reset.
-func (c *proxied) reset() {
-	if tcp, ok := c.client.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // fails only on a closed connection, and then it does not matter
-	}
-	_ = c.client.Close()
-	_ = c.server.Close()
-}
-
-func (p *Proxy) serve(client net.Conn) {
-	server, err := net.Dial(p.network, p.target)
-	if err != nil {
-		_ = client.Close() // the target is down: so is the proxy
-		return
-	}
-	c := &proxied{client: client, server: server}
-	p.mu.Lock()
-	if p.closed || p.fault.Reset {
-		c.reset()
-		p.mu.Unlock()
-		return
-	}
-	p.conns[c] = struct{}{}
-	p.mu.Unlock()
-
-	var both sync.WaitGroup
-	both.Go(func() { p.pump(c, server, client, p.toServer) })
-	both.Go(func() { p.pump(c, client, server, p.toClient) })
-	both.Wait()
-	p.mu.Lock()
-	delete(p.conns, c)
-	p.mu.Unlock()
-	_ = client.Close()
-	_ = server.Close()
-}
-
-// pump copies one direction until it ends; pass decides on each chunk.
-func (p *Proxy) pump(c *proxied, dst, src net.Conn, pass func(*proxied, []byte) bool) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := src.Read(buf)
-		if n > 0 {
-			if !pass(c, buf[:n]) {
-				p.mu.Lock()
-				c.reset()
-				p.mu.Unlock()
-				return
-			}
-			if _, err := dst.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			if half, ok := dst.(interface{ CloseWrite() error }); ok {
-				_ = half.CloseWrite() // the other side may be gone already
-			}
-			return
-		}
-		if err != nil {
-			_ = dst.Close() // a reset on one side ends the other
-			return
+	if p.trip != nil {
+		select {
+		case <-p.trip.Tripped(): // it happened: what it did stays until Set
+		default:
+			p.trip.Lift()
 		}
 	}
-}
-
-// toServer decides on a chunk from the client: false breaks the connection.
-func (p *Proxy) toServer(c *proxied, chunk []byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if t := p.trip; t != nil {
-		seen := append(c.tail, chunk...)
-		if bytes.Contains(seen, t.pattern) {
-			c.fault, p.trip = t.fault, nil
-			close(t.tripped)
-			p.changed.Broadcast()
-		}
-		c.tail = bytes.Clone(seen[max(0, len(seen)-len(t.pattern)+1):])
-	}
-	return p.gate(c, func(f Fault) bool { return f.HoldToServer })
-}
-
-// toClient decides on a chunk from the server: false breaks the connection.
-func (p *Proxy) toClient(c *proxied, _ []byte) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.fault.LoseAnswer || c.fault.LoseAnswer {
-		return false
-	}
-	return p.gate(c, func(f Fault) bool { return f.HoldToClient })
-}
-
-// gate waits while the direction is held. It is called with the lock and returns with it.
-func (p *Proxy) gate(c *proxied, held func(Fault) bool) bool {
-	if d := max(p.fault.Delay, c.fault.Delay); d > 0 {
-		p.mu.Unlock()
-		time.Sleep(d)
-		p.mu.Lock()
-	}
-	for !p.closed && !p.fault.Reset && !c.fault.Reset && (held(p.fault) || held(c.fault)) {
-		p.changed.Wait()
-	}
-	return !p.closed && !p.fault.Reset && !c.fault.Reset
+	p.trip = p.Arm([]byte(pattern), f)
+	return p.trip.Tripped()
 }

@@ -1,7 +1,7 @@
 /*
  * The commit point of one pointer: leases, publish, settle, epochs, and everything that can come
  * in between. Two workers, two connections to the database, three generations, one raising of the
- * epoch, and a clock that ticks and once steps back.
+ * epoch, and a clock that may pass a lease's end and step back behind it at any time.
  *
  * What is one atomic step here is one statement or one commit there. A publish takes its locks in
  * steps of their own, so that time passes and others act while it waits; its connection may break
@@ -14,9 +14,7 @@
  */
 
 #define GENERATIONS 3
-#define OPERATIONS  3 /* at a time: an operation that nobody can speak of any more gives up its place */
-#define TTL         1
-#define END_OF_TIME 2
+#define OPERATIONS  2 /* at a time: an operation that nobody can speak of any more gives up its place */
 
 /* What an operation came to. */
 #define NONE      0
@@ -35,7 +33,7 @@ byte epoch = 1;
 byte head;                  /* newest generation; they count from 1 */
 byte head_epoch;
 byte fate;                  /* of the newest generation */
-byte expiry;                /* of its lease */
+bool over;                  /* the clock is past the end of its lease */
 byte shown;
 byte outcome[OPERATIONS];
 bool row_locked;
@@ -43,8 +41,6 @@ bool op_locked[OPERATIONS];
 byte deciding;              /* transactions that hold the epoch's lock, shared */
 
 /* The world around it. */
-byte now;
-bool stepped_back;
 byte names[OPERATIONS];     /* the generation that an operation is to publish; 0: a free place */
 bool waited[OPERATIONS];    /* by the worker whose operation it is */
 byte job[2];                /* the request that a connection has, operation + 1; it may take its time */
@@ -54,7 +50,7 @@ byte told[OPERATIONS];
 bool told_expired;          /* of the newest generation */
 byte highest_head, highest_epoch;
 
-#define LIVE(g, t) (head == g && fate == LEASED && head_epoch == epoch && expiry > t)
+#define LIVE(g) (head == g && fate == LEASED && head_epoch == epoch && !over)
 
 /* Once a caller was told an outcome, it is the recorded one, and no other is ever told. */
 inline tell(o, what) {
@@ -77,8 +73,13 @@ inline unlock_all(o) { op_locked[o] = false; row_locked = false; deciding-- }
 inline note_expiry() {
 	told_expired = true;
 #ifndef BROKEN_EXPIRY
-	fate = EXPIRED; expiry = 0
+	fate = EXPIRED; over = false
 #endif
+}
+
+/* Ends a connection's work on its request. */
+inline hang_up() {
+	over_with = job[me] - 1; job[me] = 0; forget(over_with); over_with = 0; verdict = 0; alive = false
 }
 
 #ifdef BROKEN_FACTS
@@ -87,52 +88,50 @@ inline note_expiry() {
 #define NEWEST(g) (head == g && fate == LEASED)
 #endif
 #ifdef BROKEN_CLOCK
-#define CLOCK seen_now
+#define CLOCK seen_over
 #else
-#define CLOCK now
+#define CLOCK over
 #endif
-
-#define g names[o]
 
 #define o (job[me] - 1)
 #define g names[o]
 
 /* A connection of a service: carries out publishes. */
 proctype Connection(byte me) {
-	byte verdict, done_with;
+	byte verdict, over_with;
 	bool alive;
 #ifdef BROKEN_FACTS
 	byte seen_head, seen_fate;
 #endif
 #ifdef BROKEN_CLOCK
-	byte seen_now;
+	bool seen_over;
 #endif
 end:	do
 	:: job[me] != 0 ->
 #ifdef BROKEN_CLOCK
-		seen_now = now;
+		seen_over = over;
 #endif
 #ifdef BROKEN_FACTS
 		d_step { seen_head = head; seen_fate = fate };
 #endif
-		d_step { !row_locked -> row_locked = true; deciding++; alive = expiry > now };
+		d_step { !row_locked -> row_locked = true; deciding++; alive = !over };
 		d_step { !op_locked[o] -> op_locked[o] = true };
 		if
-		:: d_step { outcome[o] != NONE -> tell(o, outcome[o]); unlock_all(o) } /* the recorded one again */
+		:: d_step { outcome[o] != NONE -> tell(o, outcome[o]); unlock_all(o); hang_up() } /* the recorded one again */
 		:: outcome[o] == NONE ->
 			/* Facts and clock, after the last lock. */
 			d_step {
 				if
-				:: NEWEST(g) && head_epoch == epoch && expiry > CLOCK ->
+				:: NEWEST(g) && head_epoch == epoch && !CLOCK ->
 					verdict = PUBLISHED;
-					assert(alive || expiry > now) /* within the lease, under the lock */
-				:: NEWEST(g) && head_epoch == epoch && expiry <= CLOCK -> verdict = EXPIRED
+					assert(alive || !over) /* within the lease, under the lock */
+				:: NEWEST(g) && head_epoch == epoch && CLOCK -> verdict = EXPIRED
 				:: else -> verdict = REFUSED
 				fi;
 				alive = false
 			};
 			if
-			:: d_step { unlock_all(o) } /* the connection breaks: the server rolls back */
+			:: d_step { unlock_all(o); hang_up() } /* the connection breaks: the server rolls back */
 			:: /* COMMIT */
 				d_step {
 					if
@@ -142,7 +141,7 @@ end:	do
 						assert(!told_expired);
 						assert(g > shown);                   /* what is shown only rises */
 						assert(told[o] == NONE);             /* settled is settled */
-						fate = DONE; expiry = 0; shown = g
+						fate = DONE; over = false; shown = g
 					:: verdict == EXPIRED -> note_expiry(); verdict = REFUSED
 					:: else
 					fi;
@@ -159,12 +158,11 @@ end:	do
 				fi;
 #endif
 				if
-				:: d_step { tell(o, verdict) }
-				:: skip /* the answer is lost */
+				:: d_step { tell(o, verdict); hang_up() }
+				:: d_step { hang_up() } /* the answer is lost */
 				fi
 			fi
-		fi;
-		d_step { done_with = o; job[me] = 0; forget(done_with); done_with = 0; verdict = 0; alive = false }
+		fi
 	od
 }
 
@@ -179,10 +177,10 @@ end:	do
 /* Installs the next generation, unless a live lease stands in the way. */
 inline acquire() {
 	if
-	:: head > 0 && LIVE(head, now) -> skip
+	:: head > 0 && LIVE(head) -> skip
 	:: else ->
 		/* A lease that has not ended by itself is superseded. */
-		head++; head_epoch = epoch; fate = LEASED; expiry = now + TTL;
+		head++; head_epoch = epoch; fate = LEASED; over = false;
 		/* Tokens only rise, whatever happened to leases and epochs. */
 		assert(head_epoch > highest_epoch || (head_epoch == highest_epoch && head > highest_head));
 		highest_head = head; highest_epoch = head_epoch;
@@ -193,10 +191,9 @@ inline acquire() {
 
 inline renew() {
 	if
-	:: LIVE(mine, now) ->
-		assert(!told_expired);
-		expiry = (now + TTL > expiry -> now + TTL : expiry)
-	:: head == mine && fate == LEASED && head_epoch == epoch && expiry <= now -> note_expiry()
+	:: LIVE(mine) ->
+		assert(!told_expired) /* its end moves away; it was not reached yet */
+	:: head == mine && fate == LEASED && head_epoch == epoch && over -> note_expiry()
 	:: else
 	fi
 }
@@ -204,7 +201,7 @@ inline renew() {
 inline release() {
 	if
 	:: head == mine && fate == LEASED ->
-		fate = RELEASED; expiry = 0;
+		fate = RELEASED; over = false;
 #ifdef BROKEN_RELEASE
 		head-- /* takes the lease's row away, and its number with it */
 #endif
@@ -233,8 +230,8 @@ end:	do
 	:: d_step { mine != 0 && !waits && !row_locked -> renew() }
 	:: d_step { mine != 0 && !waits && !row_locked -> release() }
 	:: d_step { mine != 0 && !waits -> mine = 0 } /* forgets it, as a crash does */
-	:: d_step { mine != 0 && !waits && (names[0] == 0 || names[1] == 0 || names[2] == 0) ->
-		op = (names[0] == 0 -> 0 : (names[1] == 0 -> 1 : 2));
+	:: d_step { mine != 0 && !waits && (names[0] == 0 || names[1] == 0) ->
+		op = (names[0] == 0 -> 0 : 1);
 		names[op] = mine; waited[op] = true; waits = true }
 	/* Sends it, for the first time or again. */
 	:: d_step { waits && told[op] == NONE && job[0] == 0 -> job[0] = op + 1 }
@@ -256,8 +253,7 @@ end:	d_step {
 
 proctype Clock() {
 end:	do
-	:: now < END_OF_TIME -> now++
-	:: d_step { now > 0 && !stepped_back -> now--; stepped_back = true }
+	:: d_step { fate == LEASED -> over = !over }
 	od
 }
 

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/artifactd/artifactd/pointer"
+)
+
+// options are what can be told on the command line.
+type options struct {
+	duration time.Duration
+	window   time.Duration // between two barriers
+	seed     uint64
+	workers  int
+	readers  int
+	pointers int
+	crashes  time.Duration // mean time between two crashes of Postgres
+	report   string        // file of the report; empty for standard output alone
+	// firstOnly ends the campaign at the first window after a violation.
+	firstOnly bool
+	sabotage  string // SQL that breaks the protocol, for the test that this is noticed
+}
+
+func (o options) validate() error {
+	if o.duration <= 0 || o.window <= 0 || o.crashes <= 0 || o.workers < 1 || o.readers < 0 || o.pointers < 1 || o.pointers > 100 {
+		return errors.New("durations must be positive, with at least one worker and 1 to 100 pointers")
+	}
+	return nil
+}
+
+// campaign is one run. The gate is held by whoever acts; a barrier closes it.
+type campaign struct {
+	options options
+	stack   *stack
+	http    *http.Client
+	clock   clock
+	offset  atomic.Int64 // of the database's clock, as the last barrier found it
+	names   []string
+	ends    int64 // on the clock
+
+	gate    sync.RWMutex
+	chaos   sync.RWMutex   // the same for those who inject faults
+	trips   sync.WaitGroup // faults armed for single operations
+	stopped atomic.Bool
+
+	history   history
+	tracks    []*track
+	revisions []atomic.Int64
+	faults    tally
+	answers   tally
+	unknowns  atomic.Int64
+	settled   atomic.Int64
+	total     int64 // operations, as histories count them
+	windows   chan *window
+	checked   int
+	slowest   time.Duration
+	actors    []*actor
+
+	mu         sync.Mutex
+	versions   [][]pointer.Token // the last few published, by pointer
+	snapshots  [][]pointer.Token
+	promised   []string // holders who were told that nothing happened
+	violations []string
+}
+
+func newCampaign(o options, s *stack) *campaign {
+	c := &campaign{
+		options: o, stack: s, http: httpClient(), clock: newClock(), windows: make(chan *window, 10_000),
+		revisions: make([]atomic.Int64, o.pointers), versions: make([][]pointer.Token, o.pointers),
+	}
+	for i := range o.pointers {
+		c.names = append(c.names, fmt.Sprintf("campaign.p%d", i))
+		c.tracks = append(c.tracks, &track{fates: fates{}, issued: map[pointer.Token]bool{}})
+	}
+	return c
+}
+
+// running reports whether actors should go on.
+func (c *campaign) running() bool { return !c.stopped.Load() && c.clock.now() < c.ends }
+
+// at is a time of the database's on the campaign's clock.
+func (c *campaign) at(t time.Time) int64 { return c.clock.at(t, c.offset.Load()) }
+
+// count notes an answer for the report.
+func (c *campaign) count(method string, a answer) {
+	what := fmt.Sprintf("%s %d", method, a.status)
+	if a.status == 0 {
+		what = method + " no answer"
+	}
+	c.answers.add(what)
+}
+
+// maxViolations bounds what is kept; the first ones matter.
+const maxViolations = 100
+
+func (c *campaign) violate(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.violations) < maxViolations {
+		c.violations = append(c.violations, fmt.Sprintf(format, args...))
+	}
+}
+
+func (c *campaign) violated() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.violations) > 0
+}
+
+// promise remembers a holder who was told that nothing happened.
+func (c *campaign) promise(holder string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.promised = append(c.promised, holder)
+}
+
+// versionsKept is from how many of a pointer's versions a rollback chooses.
+const versionsKept = 50
+
+func (c *campaign) published(p int, t pointer.Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := append(c.versions[p], t)
+	c.versions[p] = kept[max(0, len(kept)-versionsKept):]
+}
+
+func (c *campaign) someVersion(p int, r *rand.Rand) (pointer.Token, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.versions[p]) == 0 {
+		return pointer.Token{}, false
+	}
+	return c.versions[p][r.IntN(len(c.versions[p]))], true
+}
+
+// snapshot remembers what all pointers showed at one time.
+func (c *campaign) snapshot(shown []pointer.Token) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.snapshots = append(c.snapshots, shown)
+}
+
+// run is the whole campaign, from the first pointer to the invariants.
+func (c *campaign) run(ctx context.Context) error {
+	for p, name := range c.names {
+		setup := newActor(c, -1-p)
+		if out := setup.exchange(c.stack.replicas[0], http.MethodPut, "/v1/pointers/"+name, map[string]any{}, callTimeout, nil); out.status != http.StatusCreated {
+			return fmt.Errorf("create %s: %d %s %s", name, out.status, out.Code, out.Detail)
+		}
+	}
+	if err := c.barrier(ctx, 0); err != nil {
+		return err
+	}
+	c.ends = c.clock.now() + int64(c.options.duration)
+	var checking, acting sync.WaitGroup
+	checking.Go(c.check)
+	for i := range c.options.workers + c.options.readers {
+		a := newActor(c, i)
+		c.actors = append(c.actors, a)
+		if i < c.options.workers {
+			acting.Go(a.work)
+		} else {
+			acting.Go(a.observe)
+		}
+	}
+	failed := c.disturb(ctx, &acting)
+	err := c.cut(ctx, failed)
+	c.stopped.Store(true)
+	acting.Wait()
+	c.trips.Wait()
+	if err == nil {
+		err = c.barrier(ctx, -1)
+	}
+	close(c.windows)
+	checking.Wait()
+	if err != nil {
+		return err
+	}
+	return c.verify(ctx)
+}
+
+// cut makes a barrier at the end of every window until the time is over.
+func (c *campaign) cut(ctx context.Context, failed <-chan error) error {
+	for n := 1; c.running() && !(c.options.firstOnly && c.violated()); n++ {
+		left := time.Duration(c.ends - c.clock.now())
+		select {
+		case <-time.After(min(c.options.window, left)):
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := c.barrier(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check checks windows until there are no more.
+func (c *campaign) check() {
+	for w := range c.windows {
+		start := time.Now()
+		switch w.check(checkTimeout) {
+		case porcupine.Ok:
+			c.checked++
+		case porcupine.Illegal:
+			c.violate("not linearizable:\n%s", w.explain())
+		default:
+			c.violate("not decided in %s:\n%s", checkTimeout, w.list())
+		}
+		c.slowest = max(c.slowest, time.Since(start))
+	}
+}
+
+// tally counts by name.
+type tally struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (t *tally) add(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n == nil {
+		t.n = map[string]int{}
+	}
+	t.n[name]++
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/artifactd/artifactd/internal/devstack"
+)
+
+func main() {
+	if devstack.RunChild() || ranChild() {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	o, err := parseOptions(os.Args[1:], os.Stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "campaign:", err)
+		os.Exit(2)
+	}
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "campaign:", err)
+		os.Exit(1)
+	}
+}
+
+func parseOptions(args []string, stderr io.Writer) (options, error) {
+	var o options
+	fs := flag.NewFlagSet("campaign", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "how long faults and calls go on")
+	fs.DurationVar(&o.window, "window", 6*time.Second, "time between two barriers")
+	fs.Uint64Var(&o.seed, "seed", 0, "of what generators decide; 0 takes one from the clock")
+	fs.IntVar(&o.workers, "workers", 16, "goroutines that acquire, publish and the rest")
+	fs.IntVar(&o.readers, "readers", 6, "goroutines that only read")
+	fs.IntVar(&o.pointers, "pointers", 12, "pointers they share")
+	fs.DurationVar(&o.crashes, "crashes", 25*time.Second, "mean time between two crashes of Postgres")
+	fs.BoolVar(&o.firstOnly, "first", false, "stop soon after the first violation")
+	fs.StringVar(&o.report, "report", "", "write the report to this file, and as JSON beside it")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	if fs.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q; everything is a flag", fs.Arg(0))
+	}
+	if o.seed == 0 {
+		o.seed = uint64(time.Now().UnixNano()) % 1_000_000_000
+	}
+	return o, o.validate()
+}
+
+// run runs a campaign and reports. Violations are an error.
+func run(ctx context.Context, o options, out io.Writer) error {
+	fmt.Fprintf(out, "seed %d (repeat the generators' decisions with SEED=%d)\n", o.seed, o.seed)
+	r, err := attack(ctx, o)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(out, r.markdown())
+	if o.report != "" {
+		if err := r.write(o.report); err != nil {
+			return err
+		}
+	}
+	if n := len(r.Violations); n > 0 {
+		return fmt.Errorf("%d violations, the first: %s", n, r.Violations[0])
+	}
+	return nil
+}
+
+// attack is a whole campaign on servers of its own.
+func attack(ctx context.Context, o options) (r report, err error) {
+	s, err := startStack(ctx, o.sabotage)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	c := newCampaign(o, s)
+	if err := c.run(ctx); err != nil {
+		return r, err
+	}
+	return c.report(), nil
+}
