@@ -18,7 +18,7 @@ func TestScheduleH3DatabaseClockIsSteppedBack(t *testing.T) {
 	a := w.worker()
 	seen, unseen, long := w.ready(a, "p", "A"), w.ready(a, "q", "A"), w.ready(a, "r", "A")
 
-	clock.Set(20 * time.Minute) // past every lease
+	clock.Set(2 * time.Minute) // past every lease
 	_, err := a.Publish(t.Context(), publish(seen))
 	refusedFor(t, err, ReasonExpired)
 	next := w.ready(a, "q", "B")

@@ -44,6 +44,17 @@ func (w *world) cancelled(call func() error) error {
 	return got
 }
 
+// longLease is a lease of p with one stored file that outlives the test on the busiest machine.
+func (w *world) longLease(c *Catalogue) Lease {
+	w.t.Helper()
+	l, err := c.Acquire(w.t.Context(), AcquireRequest{Pointer: "p", Holder: "A", TTL: time.Hour})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.stored(c, l, "A", "file")
+	return l
+}
+
 func isUnknown(err error) bool {
 	var unknown *OutcomeUnknownError
 	return errors.As(err, &unknown)
@@ -56,7 +67,7 @@ func TestScheduleU6StandbyIsGoneAndComesBack(t *testing.T) {
 	w.pointer("p")
 	a := w.worker()
 	w.published(a, w.ready(a, "p", "before"))
-	l := w.ready(a, "p", "A")
+	l := w.longLease(a)
 	standby, options := testenv.Standby(t, primary, "standby1")
 	if err := standby.Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -91,7 +102,7 @@ func TestScheduleU6StandbyIsDroppedFromTheSetting(t *testing.T) {
 	w := newWorldOn(t, testenv.Postgres(t, devstack.PostgresOptions{}))
 	w.pointer("p")
 	a := w.worker()
-	l := w.ready(a, "p", "A")
+	l := w.longLease(a)
 	w.setting("synchronous_standby_names", "nobody")
 	req := publish(l)
 	if _, err := w.impatient().Publish(t.Context(), req); !isUnknown(err) {
@@ -111,7 +122,7 @@ func TestScheduleU6StandbyIsPromoted(t *testing.T) {
 	w.pointer("p")
 	a := w.worker()
 	w.published(a, w.ready(a, "p", "before"))
-	l := w.ready(a, "p", "A")
+	l := w.longLease(a)
 	standby, options := testenv.Standby(t, primary, "standby1")
 	if err := standby.Stop(t.Context()); err != nil {
 		t.Fatal(err)

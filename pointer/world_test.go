@@ -70,8 +70,7 @@ func (w *world) pointer(names ...string) {
 
 func (w *world) acquire(c *Catalogue, name, holder string) Lease {
 	w.t.Helper()
-	// Longer than a test takes on the busiest machine: leases end when a schedule says so.
-	lease, err := c.Acquire(w.t.Context(), AcquireRequest{Pointer: name, Holder: holder, TTL: 10 * time.Minute})
+	lease, err := c.Acquire(w.t.Context(), AcquireRequest{Pointer: name, Holder: holder})
 	if err != nil {
 		w.t.Fatalf("%s acquires %s: %v", holder, name, err)
 	}
