@@ -51,6 +51,8 @@ type campaign struct {
 	chaos   sync.RWMutex   // the same for those who inject faults
 	trips   sync.WaitGroup // faults armed for single operations
 	stopped atomic.Bool
+	// abandoned says that there is no Postgres any more that could answer what is still open.
+	abandoned atomic.Bool
 
 	history   history
 	tracks    []*track
@@ -85,7 +87,9 @@ func newCampaign(o options, s *stack) *campaign {
 }
 
 // running reports whether actors should go on.
-func (c *campaign) running() bool { return !c.stopped.Load() && c.clock.now() < c.ends }
+func (c *campaign) running() bool {
+	return !c.stopped.Load() && !c.abandoned.Load() && c.clock.now() < c.ends
+}
 
 // at is a time of the database's on the campaign's clock.
 func (c *campaign) at(t time.Time) int64 { return c.clock.at(t, c.offset.Load()) }
@@ -174,6 +178,9 @@ func (c *campaign) run(ctx context.Context) error {
 	}
 	failed := c.disturb(ctx, &acting)
 	err := c.cut(ctx, failed)
+	if err != nil {
+		c.abandoned.Store(true)
+	}
 	c.stopped.Store(true)
 	acting.Wait()
 	c.trips.Wait()
@@ -203,7 +210,12 @@ func (c *campaign) cut(ctx context.Context, failed <-chan error) error {
 			return err
 		}
 	}
-	return nil
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
 }
 
 // check checks windows until there are no more.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +77,29 @@ func TestBrokenProtocolIsNoticed(t *testing.T) {
 				t.Logf("%d violations, the first: %.3000s", len(r.Violations), r.Violations[0])
 			}
 		})
+	}
+}
+
+// TestCampaignWithoutPostgresEnds: when the server cannot be brought back, the campaign says so and
+// ends, although somebody was left not to know an outcome.
+func TestCampaignWithoutPostgresEnds(t *testing.T) {
+	s, err := startStack(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := testOptions()
+	o.duration, o.crashes = time.Hour, 2*time.Second
+	// No server runs on this folder again.
+	version := filepath.Join(s.postgresOptions().DataDir, "data", "PG_VERSION")
+	if err := os.WriteFile(version, []byte("9\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = newCampaign(o, s).run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "start Postgres after a crash") {
+		t.Errorf("the campaign ended with %v", err)
+	}
+	if err := s.stop(); err != nil {
+		t.Log("stop what is left:", err)
 	}
 }
 

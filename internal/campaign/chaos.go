@@ -53,10 +53,9 @@ func (c *campaign) disturb(ctx context.Context, running *sync.WaitGroup) <-chan 
 				kind = "Postgres stopped immediately"
 			}
 			if err := c.stack.crashPostgres(ctx, immediate); err != nil {
-				select {
-				case failed <- err:
-				default:
-				}
+				failed <- err
+				// A barrier waits for those who ask what became of their operations.
+				c.abandoned.Store(true)
 				return
 			}
 			c.faults.add(kind)

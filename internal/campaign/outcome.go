@@ -115,10 +115,11 @@ func (a *actor) attempt(r *request) (answer, verdict) {
 }
 
 // settle asks for the final outcome until somebody answers; now and then it repeats the request
-// instead, which must come to the same. Nobody is left not to know.
+// instead, which must come to the same. Nobody is left not to know, unless the campaign is
+// abandoned: then the verdict is open.
 func (a *actor) settle(r *request) (answer, verdict) {
 	a.c.unknowns.Add(1)
-	for {
+	for !a.c.abandoned.Load() {
 		var out answer
 		var v verdict
 		if r.outcome() == "" && a.chance(30) {
@@ -140,6 +141,7 @@ func (a *actor) settle(r *request) (answer, verdict) {
 		}
 		time.Sleep(settlePause)
 	}
+	return answer{}, verdict{}
 }
 
 // askAgain asks for an outcome that was told before: by operation, by settling or by repeating the

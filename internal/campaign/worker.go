@@ -244,7 +244,7 @@ func (a *actor) retire() {
 		return
 	}
 	a.record(o)
-	for o.Result == done || o.Result == unknown {
+	for !a.c.abandoned.Load() && (o.Result == done || o.Result == unknown) {
 		created := a.create(p)
 		if created.Result != unknown {
 			return
