@@ -77,12 +77,14 @@ BEGIN
         RAISE EXCEPTION 'token of pointer % cannot go back from %.% to %.%',
             OLD.name, OLD.epoch, OLD.generation, NEW.epoch, NEW.generation;
     END IF;
-    IF NEW.current_id IS DISTINCT FROM OLD.current_id AND NEW.current_id IS NOT NULL AND
-       (NEW.current_id IS DISTINCT FROM NEW.head_id
-        OR (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (NEW.epoch, NEW.generation)
-        OR NOT EXISTS (SELECT 1 FROM generation WHERE generation_id = NEW.current_id AND state = 'published')) THEN
-        RAISE EXCEPTION 'pointer % can only show its newest generation %.%, once that is published',
-            OLD.name, NEW.epoch, NEW.generation;
+    -- A query stands in an IF of its own: AND does not keep Postgres from starting it.
+    IF NEW.current_id IS DISTINCT FROM OLD.current_id AND NEW.current_id IS NOT NULL THEN
+        IF NEW.current_id IS DISTINCT FROM NEW.head_id
+            OR (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (NEW.epoch, NEW.generation)
+            OR NOT EXISTS (SELECT 1 FROM generation WHERE generation_id = NEW.current_id AND state = 'published') THEN
+            RAISE EXCEPTION 'pointer % can only show its newest generation %.%, once that is published',
+                OLD.name, NEW.epoch, NEW.generation;
+        END IF;
     END IF;
     IF NEW.current_id IS NOT DISTINCT FROM OLD.current_id AND
        (NEW.current_epoch, NEW.current_generation) IS DISTINCT FROM (OLD.current_epoch, OLD.current_generation) THEN
@@ -122,10 +124,13 @@ BEGIN
     IF OLD.state <> 'leased' AND NEW.state <> OLD.state THEN
         RAISE EXCEPTION 'generation %.% has ended as %: nothing revives it', OLD.epoch, OLD.generation, OLD.state;
     END IF;
-    IF OLD.state = 'leased' AND NEW.state = 'published' AND NOT EXISTS (
-        SELECT 1 FROM pointer p, installation i WHERE p.head_id = OLD.generation_id AND p.pointer_id = OLD.pointer_id
-           AND p.lease_expires_at > NEW.published_at AND p.retired_at IS NULL AND i.epoch = OLD.epoch) THEN
-        RAISE EXCEPTION 'the lease of generation %.% does not live: it cannot publish', OLD.epoch, OLD.generation;
+    -- Queries stand in an IF of their own: AND does not keep Postgres from starting them.
+    IF OLD.state = 'leased' AND NEW.state = 'published' THEN
+        IF NOT EXISTS (
+            SELECT 1 FROM pointer p, installation i WHERE p.head_id = OLD.generation_id AND p.pointer_id = OLD.pointer_id
+               AND p.lease_expires_at > NEW.published_at AND p.retired_at IS NULL AND i.epoch = OLD.epoch) THEN
+            RAISE EXCEPTION 'the lease of generation %.% does not live: it cannot publish', OLD.epoch, OLD.generation;
+        END IF;
     END IF;
     IF OLD.state = 'published' AND (NEW.manifest_digest, NEW.file_count, NEW.published_at, NEW.publish_operation_id)
        IS DISTINCT FROM (OLD.manifest_digest, OLD.file_count, OLD.published_at, OLD.publish_operation_id) THEN
