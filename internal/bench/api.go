@@ -183,12 +183,16 @@ func (a *apiClient) publishSame(ctx context.Context, name string, digest artifac
 	if err != nil {
 		return err
 	}
+	return a.publishAdopted(ctx, l, digest, size)
+}
+
+func (a *apiClient) publishAdopted(ctx context.Context, l lease, digest artifacts.Digest, size int) error {
 	s, err := a.stage(ctx, l, digest, size)
 	if err != nil {
 		return err
 	}
 	if s.Upload != nil {
-		return fmt.Errorf("%s: the current version's bytes were not adopted", name)
+		return fmt.Errorf("lease %s: the current version's bytes were not adopted", l.ID)
 	}
 	return a.publish(ctx, l)
 }

@@ -35,6 +35,11 @@ func benchmarks() []benchmark {
 			what: "acquire + stage + publish over HTTP, 64 workers", peer: "two bare UPDATEs in pgbench, 64 clients",
 		},
 		{
+			// A hand-over waits for the end of one cycle and begins the next; there is no peer to name a goal.
+			name: "contend", goal: 0.5, prepare: prepareContend,
+			what: "acquire + stage + publish of one pointer by 64 workers in line", peer: "the same by one worker alone",
+		},
+		{
 			name: "upload", goal: 0.8, prepare: prepareUpload,
 			what: "publish of 64 KiB end to end, 16 workers", peer: "raw PUTs of 64 KiB to the same store",
 		},
