@@ -69,16 +69,13 @@ func run(only string) error {
 
 // try runs the mutant's tests and gives the names of those that failed.
 func (m mutant) try(root, dir string) ([]string, error) {
-	path := filepath.Join(root, m.file)
-	source, err := os.ReadFile(path)
+	source, err := m.broken(root)
 	if err != nil {
 		return nil, err
 	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		return nil, fmt.Errorf("the text to break stands %d times in %s; it must stand there once: bring the mutant up to date", n, m.file)
-	}
+	path := filepath.Join(root, m.file)
 	broken := filepath.Join(dir, "broken"+filepath.Ext(m.file))
-	if err := os.WriteFile(broken, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600); err != nil {
+	if err := os.WriteFile(broken, []byte(source), 0o600); err != nil {
 		return nil, err
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: broken}})
@@ -106,6 +103,18 @@ func (m mutant) try(root, dir string) ([]string, error) {
 		return nil, fmt.Errorf("no test of %s matches %q", m.pkg, m.run)
 	}
 	return failed, nil
+}
+
+// broken is the mutant's file with its one text broken.
+func (m mutant) broken(root string) (string, error) {
+	source, err := os.ReadFile(filepath.Join(root, m.file))
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		return "", fmt.Errorf("the text to break stands %d times in %s; it must stand there once: bring the mutant up to date", n, m.file)
+	}
+	return strings.Replace(string(source), m.old, m.new, 1), nil
 }
 
 // results reads go test's JSON lines: which top-level tests failed, and how many ran.
