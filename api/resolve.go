@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"github.com/artifactd/artifactd/api/types"
@@ -156,7 +157,7 @@ const (
 )
 
 // resolvedBodies keeps encoded versions by pointer. A version never changes, so an entry is good
-// for as long as its token is the one that the catalogue answers; what is current is never kept.
+// for as long as its version is the one that the catalogue answers; what is current is never kept.
 type resolvedBodies struct {
 	mu      sync.RWMutex
 	entries map[string]resolvedBody
@@ -164,8 +165,8 @@ type resolvedBodies struct {
 }
 
 type resolvedBody struct {
-	token pointer.Token
-	body  []byte
+	version uuid.UUID
+	body    []byte
 }
 
 func newResolvedBodies() *resolvedBodies {
@@ -177,12 +178,12 @@ func (b *resolvedBodies) get(v *pointer.Version, spell func(*pointer.Version) ty
 	b.mu.RLock()
 	e := b.entries[v.Pointer]
 	b.mu.RUnlock()
-	if e.token == v.Token {
+	if e.version == v.ID {
 		return e.body, nil
 	}
 	body, err := json.Marshal(spell(v))
 	if err == nil && len(body) <= maxResolvedBody {
-		b.put(v.Pointer, resolvedBody{token: v.Token, body: body})
+		b.put(v.Pointer, resolvedBody{version: v.ID, body: body})
 	}
 	return body, err
 }

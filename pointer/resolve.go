@@ -212,7 +212,7 @@ func (c *Catalogue) versionID(ctx context.Context, name string, token Token) (uu
 }
 
 func (c *Catalogue) loadVersion(ctx context.Context, id uuid.UUID) (*Version, error) {
-	var v Version
+	v := Version{ID: id}
 	var manifest uuid.UUID
 	var paths, types []string
 	var digests [][]byte

@@ -141,6 +141,9 @@ type File struct {
 
 // Version is a published generation as readers see it.
 type Version struct {
+	// ID tells versions apart even where a lost database history and the one that came after it
+	// have given out the same token.
+	ID             uuid.UUID
 	Pointer        string
 	Token          Token
 	PublishedAt    time.Time
