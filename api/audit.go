@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// bucketKey is where the bucket is kept that a request was too many for.
+	// bucketKey is where the bucket is kept that a request is counted in, or was too many for.
 	bucketKey = "artifactd.bucket"
 	// operationKey is where a request's operation is kept.
 	operationKey = "artifactd.operation"
@@ -47,13 +47,11 @@ func (s *Server) auditRefusal(c echo.Context, p types.Problem, cause error) {
 	s.logger.LogAttrs(c.Request().Context(), slog.LevelWarn, "audit: refused", attrs...)
 }
 
-// bucketOf is the bucket that a refusal is counted in.
+// bucketOf is the bucket that a request is counted in; of one that was never let in, that of the
+// failures of its address.
 func (s *Server) bucketOf(c echo.Context) *bucket {
 	if b, ok := c.Get(bucketKey).(*bucket); ok {
 		return b
-	}
-	if who := callerOf(c); who.known != nil {
-		return s.limits.callers.of(who.known.ID)
 	}
 	return s.limits.failures.of(s.limits.address(c))
 }

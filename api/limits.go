@@ -41,6 +41,9 @@ const (
 	maxBuckets = 10_000
 	// waitingFactor is how many more calls may wait than work.
 	waitingFactor = 8
+	// maxBodies is how many bytes of JSON bodies one caller may have under way, whatever their number:
+	// they are held in memory.
+	maxBodies = 64 << 20
 	// refusalRate and refusalBurst are how many refusals of one caller are logged, a second and in a
 	// burst; of those that come too often it is one in ten seconds.
 	refusalRate, refusalBurst = 20, 200
@@ -90,7 +93,18 @@ func (l *limits) enter(c echo.Context, b *bucket, op *operation) (done func(), e
 		count.Add(-1)
 		return nil, b.tooMany(c, fmt.Sprintf("There are %d requests under way already; wait until some are answered.", most))
 	}
+	c.Set(bucketKey, b)
 	return func() { count.Add(-1) }, nil
+}
+
+// hold counts the bytes of a body that is about to be read, until the function it returns is called.
+func (s *Server) hold(c echo.Context, size int64) (done func(), err error) {
+	b := s.bucketOf(c)
+	if b.bodies.Add(size) > maxBodies {
+		b.bodies.Add(-size)
+		return nil, b.tooMany(c, "The bodies of your requests under way are too large together; wait until some are answered.")
+	}
+	return func() { b.bodies.Add(-size) }, nil
 }
 
 // buckets has a bucket for everybody who was seen lately.
@@ -131,6 +145,7 @@ func (b *buckets[K]) of(key K) *bucket {
 type bucket struct {
 	requests         *rate.Limiter
 	working, waiting atomic.Int64 // requests being answered
+	bodies           atomic.Int64 // bytes of them
 	most             int
 
 	refusals, excesses *rate.Limiter // of lines in the log
@@ -166,7 +181,7 @@ type limitError struct {
 
 func (e *limitError) Unwrap() error { return errTooManyRequests }
 
-// tooMany refuses a request, and notes whose it was for the audit.
+// tooMany refuses a request, and notes in which bucket for the audit.
 func (b *bucket) tooMany(c echo.Context, detail string) error {
 	c.Set(bucketKey, b)
 	after := time.Second

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -110,6 +111,39 @@ func TestConcurrencyOfOneCaller(t *testing.T) {
 	eventually(t, "all are counted out", func() bool { return bucket.working.Load() == 0 && bucket.waiting.Load() == 0 })
 	h.admin.do("GET", "/v1/pointers/p/settings", nil).want(200)
 	h.admin.do("GET", "/v1/unknown", nil).problem(404, "not-found")
+}
+
+// What one caller's bodies take of the memory is bounded, however many requests they come in.
+func TestBodiesOfOneCaller(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{})
+	h.admin.create("p")
+	l := h.admin.acquire("p")
+	const each = 4 << 20 // what a call to stage may have
+	b := h.bucketOf(h.admin)
+	var running sync.WaitGroup
+	var ends []*io.PipeWriter
+	for n := range maxBodies / each {
+		r, w := io.Pipe()
+		ends = append(ends, w)
+		req := h.admin.request("POST", leasePath(l)+"/files", r)
+		req.ContentLength = each
+		running.Go(func() {
+			if resp, err := direct.Do(req); err == nil {
+				_ = resp.Body.Close()
+			}
+		})
+		eventually(t, "its bytes are counted", func() bool { return b.bodies.Load() == int64(n+1)*each })
+	}
+	h.admin.do("POST", leasePath(l)+"/renew", types.RenewRequest{Token: l.Token}).tooMany()
+	h.as([]pointer.Scope{pointer.ScopeAdmin}, "*").do("POST", leasePath(l)+"/renew", types.RenewRequest{Token: l.Token}).want(200)
+	h.admin.do("GET", "/v1/pointers/p/settings", nil).want(200) // it has no body
+	for _, w := range ends {
+		_ = w.CloseWithError(io.ErrUnexpectedEOF)
+	}
+	running.Wait()
+	eventually(t, "none is counted any more", func() bool { return b.bodies.Load() == 0 })
+	h.admin.do("POST", leasePath(l)+"/renew", types.RenewRequest{Token: l.Token}).want(200)
 }
 
 // bucketOf is the bucket of a client that has sent a request.

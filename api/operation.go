@@ -160,9 +160,11 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 				}
 			}
 			if op.body == bodyJSON {
-				if err := s.readJSON(c, op); err != nil {
+				consumed, err := s.takeJSON(c, op)
+				if err != nil {
 					return err
 				}
+				defer consumed()
 			}
 			if !op.unbounded {
 				defer boundCall(c, callDeadline)()
