@@ -145,6 +145,8 @@ func TestScopesHideWhatTheyDoNotCover(t *testing.T) {
 		"a publisher":          h.as([]pointer.Scope{pointer.ScopePublish}, "team-a.*", "team-b"),
 		"an administrator":     h.as([]pointer.Scope{pointer.ScopeRead, pointer.ScopeAdmin}, "team-a.*"),
 		"a reader of an exact": h.as([]pointer.Scope{pointer.ScopeAdmin}, "team-b.x2"),
+		"a workload":           h.workload("team-a", pointer.ScopePublish, "team-a.*"),
+		"a stranger":           {h: h, secret: h.issuer.Sign(h.issuer.Claims(testAudience, "nobody", nil))},
 	}
 	before := h.state("team-b.x")
 	for who, c := range callers {
@@ -168,7 +170,7 @@ func TestScopesHideWhatTheyDoNotCover(t *testing.T) {
 			}
 			if operation != "ResolveMany" && strings.HasPrefix(calls[operation](theirs).path, "/v1/pointers/") {
 				want := 403
-				if c.secret == "" {
+				if c.secret == "" || who == "a stranger" {
 					want = 401
 				}
 				if got.status != want {
@@ -212,10 +214,25 @@ func TestAccessOfEveryOperation(t *testing.T) {
 	reader := h.as([]pointer.Scope{pointer.ScopeRead}, "team-a.*")
 	publisher := h.as([]pointer.Scope{pointer.ScopePublish}, "team-a.*")
 	admin := h.as([]pointer.Scope{pointer.ScopeAdmin}, "team-a.*")
+	expired := h.issuer.Claims(testAudience, "team-a", map[string]any{"exp": time.Now().Add(-time.Hour).Unix()})
+	callers := []struct {
+		client
+		rank int
+	}{
+		{h.anonymous(), 0}, {reader, 1}, {publisher, 2}, {admin, 3},
+		{client{h: h, secret: "artd_" + strings.Repeat("0", 38)}, 0},
+		{client{h: h, secret: h.issuer.Sign(expired)}, 0},
+		{h.revoked("team-a.*"), 0},
+		{h.expired("team-a.*"), 0},
+		{h.workload("reader", pointer.ScopeRead, "team-a.*"), 1},
+		{h.workload("publisher", pointer.ScopePublish, "team-a.*"), 2},
+		{h.workload("admin", pointer.ScopeAdmin, "team-a.*"), 3},
+	}
 	ours := h.occupy("team-a.x")
 	for id, op := range operations {
 		needs := map[access]int{accessPublic: 0, accessToken: 1, accessReadPublic: 1, accessRead: 1, accessPublish: 2, accessAdmin: 3}[op.access]
-		for rank, c := range []client{h.anonymous(), reader, publisher, admin} {
+		for _, who := range callers {
+			c, rank := who.client, who.rank
 			target := ours
 			if rank >= needs {
 				target = ours.nowhere("team-a.unknown") // allowed: does not change what the others find
@@ -223,6 +240,9 @@ func TestAccessOfEveryOperation(t *testing.T) {
 			got := c.call(target, id)
 			refused := got.status == 401 || got.status == 403 || (rank > 0 && target == ours && got.status == 404)
 			switch {
+			case rank == 0 && c.secret != "" && needs > 0:
+				// A credential that is no good is refused even where none is needed.
+				got.want(401)
 			case op.access == accessReadPublic && id == "ResolveMany":
 				got.want(200)
 			case id == "RunGc" || id == "ListGcRuns":

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -31,6 +34,9 @@ func (who caller) label() string {
 	if who.known == nil {
 		return "anonymous"
 	}
+	if who.known.Issuer != "" {
+		return who.known.Name + "@" + who.known.Issuer
+	}
 	return who.known.Name + "/" + who.known.ID.String()
 }
 
@@ -55,38 +61,103 @@ func (who caller) refuse(scope pointer.Scope, what string) error {
 	return &fault{kind: errForbidden, detail: fmt.Sprintf("This access token has no %s scope on %s.", scope, what)}
 }
 
+// Identities finds the callers behind identity tokens that other services have issued. Package
+// identity has one.
+type Identities interface {
+	// Verify finds a token's caller. An error that is [pointer.ErrUnauthenticated] is told to the
+	// caller as it is; one that is a slog.LogValuer tells the log more.
+	Verify(ctx context.Context, token string) (*pointer.Caller, error)
+	// Recognizes reports whether a token was good a moment ago, without asking anybody.
+	Recognizes(token string) bool
+}
+
 // authenticate finds out who calls. Only public data may be asked for without a token, and a token
-// that is no good is refused even there.
-func (s *Server) authenticate(c echo.Context, op *operation) error {
-	values := c.Request().Header.Values(echo.HeaderAuthorization)
-	if len(values) == 0 {
-		if op.access == accessReadPublic {
-			return nil
+// that is no good is refused even there. What it returns ends the caller's request.
+func (s *Server) authenticate(c echo.Context, op *operation) (done func(), err error) {
+	from := s.limits.address(c)
+	token, err := bearer(c.Request())
+	switch {
+	case err != nil || token == "" && op.access != accessReadPublic:
+		if err == nil {
+			err = &fault{kind: pointer.ErrUnauthenticated, detail: "This call needs an access token: send Authorization: Bearer artd_…"}
 		}
-		return &fault{kind: pointer.ErrUnauthenticated, detail: "This call needs an access token: send Authorization: Bearer artd_…"}
+		return nil, s.failed(c, from, err)
+	case token == "":
+		return s.limits.enter(c, s.limits.addresses.of(from), op)
 	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") {
-		return &fault{kind: pointer.ErrUnauthenticated, detail: "Send one Authorization header of the form: Bearer artd_…"}
+	// Whoever guesses from an address must not keep callers out who share it.
+	if b := s.limits.failures.of(from); b.exhausted() && !s.recognizes(token) {
+		return nil, b.tooMany(c, "Too many credentials from this address were no good; wait before trying another.")
 	}
 	// The deadline is of its own: an operation that moves bytes has none, and a database that does
 	// not answer must not hold its caller for ever.
 	ctx, cancel := context.WithTimeout(c.Request().Context(), admitDeadline)
 	defer cancel()
-	found, err := s.catalogue.Authenticate(ctx, strings.TrimSpace(token))
+	found, err := s.identify(ctx, token)
 	if errors.Is(err, pointer.ErrUnauthenticated) {
-		return &fault{kind: pointer.ErrUnauthenticated, detail: "The access token is unknown, expired or revoked."}
+		return nil, s.failed(c, from, err)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	who := caller{known: found}
 	c.Set(callerKey, who)
+	if done, err = s.limits.enter(c, s.limits.callers.of(found.ID), op); err != nil {
+		return nil, err
+	}
 	// A call that names its pointers elsewhere is checked again by its handler, pointer by pointer.
 	if scope := op.access.scope(); scope != "" && op.access != accessReadPublic && !op.named && !who.has(scope) {
-		return who.refuse(scope, "any pointer")
+		done()
+		return nil, who.refuse(scope, "any pointer")
 	}
-	return nil
+	return done, nil
+}
+
+// bearer is the request's token, empty when it has none.
+func bearer(r *http.Request) (string, error) {
+	values := r.Header.Values(echo.HeaderAuthorization)
+	if len(values) == 0 {
+		return "", nil
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if token = strings.TrimSpace(token); len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return "", &fault{kind: pointer.ErrUnauthenticated, detail: "Send one Authorization header of the form: Bearer artd_…"}
+	}
+	return token, nil
+}
+
+// identify finds the caller that a token belongs to. [pointer.ErrUnauthenticated].
+func (s *Server) identify(ctx context.Context, token string) (*pointer.Caller, error) {
+	if s.identities != nil && isIdentityToken(token) {
+		found, err := s.identities.Verify(ctx, token)
+		if errors.Is(err, pointer.ErrUnauthenticated) {
+			return nil, &fault{kind: err, detail: err.Error()}
+		}
+		return found, err
+	}
+	found, err := s.catalogue.Authenticate(ctx, token)
+	if errors.Is(err, pointer.ErrUnauthenticated) {
+		return nil, &fault{kind: pointer.ErrUnauthenticated, detail: "The access token is unknown, expired or revoked."}
+	}
+	return found, err
+}
+
+func (s *Server) recognizes(token string) bool {
+	if s.identities != nil && isIdentityToken(token) {
+		return s.identities.Recognizes(token)
+	}
+	return s.catalogue.Recognizes(token)
+}
+
+// isIdentityToken tells a JSON web token from one of ours by its two dots.
+func isIdentityToken(token string) bool { return strings.Count(token, ".") == 2 }
+
+// failed counts a request without a good credential against its address.
+func (s *Server) failed(c echo.Context, from netip.Addr, err error) error {
+	if b := s.limits.failures.of(from); !b.take() {
+		return b.tooMany(c, "Too many requests from this address had no good credential; wait before the next one.")
+	}
+	return err
 }
 
 // authorize checks the caller's scope on the pointer that the path names.
@@ -127,10 +198,18 @@ func validName(name string) bool {
 	return true
 }
 
+// maxHolder is how long the name of a holder can be, in bytes.
+const maxHolder = 200
+
 // holder is the name under which a caller's own publications stand in the history.
 func (who caller) holder() string {
 	if who.known == nil || who.known.Name == "" {
 		return "unknown"
 	}
-	return who.known.Name
+	name := who.known.Name // a workload's subject can be longer than a holder's name
+	for len(name) > maxHolder {
+		_, size := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-size]
+	}
+	return name
 }

@@ -73,6 +73,25 @@ func (op *operation) bodyLimit() bodyLimit {
 	return bodyLimit{bytes: maxJSONBody, values: maxJSONValues}
 }
 
+// takeJSON reads and checks the body. What it returns is to be called when nobody needs it any more.
+func (s *Server) takeJSON(c echo.Context, op *operation) (done func(), err error) {
+	size, limit := c.Request().ContentLength, op.bodyLimit().bytes
+	if size > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
+	}
+	if size < 0 {
+		size = limit
+	}
+	if done, err = s.hold(c, size); err != nil {
+		return nil, err
+	}
+	if err := s.readJSON(c, op); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
 // readJSON reads the body, checks that it is one JSON value as the document describes it, and
 // leaves it for [decode].
 func (s *Server) readJSON(c echo.Context, op *operation) error {
@@ -132,9 +151,6 @@ func validateBody(op *operation, body []byte) error {
 // readBody takes at most limit bytes, within jsonDeadline.
 func readBody(c echo.Context, limit int64) ([]byte, error) {
 	r := c.Request()
-	if r.ContentLength > limit {
-		return nil, &http.MaxBytesError{Limit: limit}
-	}
 	control := http.NewResponseController(c.Response().Writer)
 	_ = control.SetReadDeadline(time.Now().Add(jsonDeadline))
 	body, err := readUpTo(r.Body, limit+1, r.ContentLength)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -24,6 +25,8 @@ import (
 	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/artifacts/s3store"
+	"github.com/artifactd/artifactd/internal/identity"
+	"github.com/artifactd/artifactd/internal/identity/issuertest"
 	"github.com/artifactd/artifactd/internal/testenv"
 	"github.com/artifactd/artifactd/pointer"
 )
@@ -41,6 +44,7 @@ type harness struct {
 	layout    artifacts.Layout
 	collector *fakeCollector
 	log       *lockedBuffer
+	issuer    *issuertest.Issuer
 	admin     client
 }
 
@@ -56,12 +60,14 @@ func newHarness(t testing.TB, s setup) *harness {
 		s.s3 = testenv.Versitygw
 	}
 	h := &harness{t: t, collector: &fakeCollector{}, log: &lockedBuffer{}, layout: artifacts.Layout{Prefix: "test/"}}
+	h.issuer = issuertest.New(t)
 	h.db = testenv.Database(t)
 	h.catalogue = openCatalogue(t, h.db.ServiceURL, s.catalogue)
 	h.store = openStore(t, testenv.Bucket(t, s.s3), h.layout.Prefix)
 	options := Options{
 		Catalogue: h.catalogue, Store: h.store, Layout: h.layout, Collector: h.collector,
-		Logger: slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger:     slog.New(slog.NewTextHandler(h.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Identities: h.identities(),
 	}
 	if s.tune != nil {
 		s.tune(&options)
@@ -128,6 +134,53 @@ func (h *harness) serve() {
 func (h *harness) as(scopes []pointer.Scope, patterns ...string) client {
 	h.t.Helper()
 	_, secret, err := h.catalogue.CreateToken(h.t.Context(), "test", scopes, patterns, nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return client{h: h, secret: secret}
+}
+
+const testAudience = "https://artifacts.test"
+
+// identities trusts the harness's issuer: the claims scope and pattern say what a workload gets.
+func (h *harness) identities() Identities {
+	h.t.Helper()
+	var rules strings.Builder
+	for _, scope := range []string{"read", "publish", "admin"} {
+		for _, pattern := range []string{"*", "team-a.*"} {
+			fmt.Fprintf(&rules, "      - {claims: {scope: %s, pattern: '%s.'}, scopes: [%s], patterns: ['%s']}\n", scope, strings.TrimSuffix(pattern, "*"), scope, pattern)
+		}
+	}
+	c, err := identity.Load(issuertest.WriteConfig(h.t, fmt.Sprintf("issuers:\n  - issuer: %s\n    audience: %s\n    rules:\n%s", h.issuer.URL(), testAudience, rules.String())))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return identity.New(c)
+}
+
+// workload is a client with an identity token.
+func (h *harness) workload(subject string, scope pointer.Scope, pattern string) client {
+	h.t.Helper()
+	claims := map[string]any{"scope": scope, "pattern": strings.TrimSuffix(pattern, "*") + ".", "exp": time.Now().Add(time.Hour).Unix()}
+	return client{h: h, secret: h.issuer.Sign(h.issuer.Claims(testAudience, subject, claims))}
+}
+
+// revoked is a client whose token was revoked before anybody saw it, expired one whose time is over.
+func (h *harness) revoked(pattern string) client {
+	h.t.Helper()
+	token, secret, err := h.catalogue.CreateToken(h.t.Context(), "revoked", []pointer.Scope{pointer.ScopeAdmin}, []string{pattern}, nil)
+	if err == nil {
+		err = h.catalogue.RevokeToken(h.t.Context(), token.ID)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return client{h: h, secret: secret}
+}
+
+func (h *harness) expired(pattern string) client {
+	h.t.Helper()
+	_, secret, err := h.catalogue.CreateToken(h.t.Context(), "expired", []pointer.Scope{pointer.ScopeAdmin}, []string{pattern}, new(time.Now().Add(-time.Hour)))
 	if err != nil {
 		h.t.Fatal(err)
 	}

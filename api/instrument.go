@@ -151,6 +151,7 @@ func (s *Server) writeError(err error, c echo.Context) {
 		s.logger.LogAttrs(c.Request().Context(), slog.LevelWarn, "unavailable", slog.String("route", c.Path()), slog.Any("error", err))
 	}
 	c.Set(codeKey, p.Code)
+	s.auditRefusal(c, p, err)
 	reason := ""
 	if p.Reason != nil {
 		reason = *p.Reason

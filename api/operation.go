@@ -54,6 +54,8 @@ type operation struct {
 	hot bool
 	// unbounded operations move bytes or wait, and have no deadline as a whole.
 	unbounded bool
+	// waits: it may wait for something to happen, and holds no database connection while it does.
+	waits bool
 }
 
 // bodyKind is what an operation takes as its body.
@@ -75,6 +77,9 @@ var hotOperations = map[string]bool{
 var unboundedOperations = map[string]bool{
 	"GetFile": true, "PutArtifactContent": true, "PutArtifactPart": true, "CompleteArtifact": true, "RunGc": true, "ResolvePointer": true, "AcquireLease": true,
 }
+
+// waitingOperations may wait: for a newer version, or for somebody else's lease to end.
+var waitingOperations = map[string]bool{"ResolvePointer": true, "AcquireLease": true}
 
 // loadOperations reads the document and indexes its operations by id.
 func loadOperations(document []byte) (map[string]*operation, error) {
@@ -106,7 +111,7 @@ func loadOperations(document []byte) (map[string]*operation, error) {
 
 func newOperation(o *openapi3.Operation) (*operation, error) {
 	level, _ := o.Extensions["x-access"].(string)
-	op := &operation{id: o.OperationID, access: access(level), hot: hotOperations[o.OperationID], unbounded: unboundedOperations[o.OperationID]}
+	op := &operation{id: o.OperationID, access: access(level), hot: hotOperations[o.OperationID], unbounded: unboundedOperations[o.OperationID], waits: waitingOperations[o.OperationID]}
 	switch op.access {
 	case accessPublic, accessToken, accessReadPublic, accessRead, accessPublish, accessAdmin:
 	default:
@@ -136,11 +141,12 @@ const (
 func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if op.access != accessPublic {
-				if err := s.authenticate(c, op); err != nil {
-					return err
-				}
+			c.Set(operationKey, op)
+			done, err := s.admit(c, op)
+			if err != nil {
+				return err
 			}
+			defer done()
 			params, err := pathParams(c)
 			if err != nil {
 				return err
@@ -154,16 +160,33 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 				}
 			}
 			if op.body == bodyJSON {
-				if err := s.readJSON(c, op); err != nil {
+				consumed, err := s.takeJSON(c, op)
+				if err != nil {
 					return err
 				}
+				defer consumed()
 			}
 			if !op.unbounded {
 				defer boundCall(c, callDeadline)()
 			}
-			return next(c)
+			if err := next(c); err != nil {
+				return err
+			}
+			s.auditAct(c, op)
+			return nil
 		}
 	}
+}
+
+// admit lets a request in. What it returns is to be called when the request is answered.
+func (s *Server) admit(c echo.Context, op *operation) (done func(), err error) {
+	switch {
+	case op.id == "GetHealth": // whether this process answers does not depend on who asks
+		return func() {}, nil
+	case op.access == accessPublic:
+		return s.limits.enter(c, s.limits.addresses.of(s.limits.address(c)), op)
+	}
+	return s.authenticate(c, op)
 }
 
 // pathParams are the decoded path parameters by name.

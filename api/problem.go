@@ -157,6 +157,10 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 			p.Detail = errUnavailable.Error()
 			return p, time.Second, false
 		}
+		if l := (*limitError)(nil); errors.As(err, &l) {
+			p.Detail = l.detail
+			return p, l.after, false
+		}
 		return p, 0, false
 	}
 	return newProblem(kindInternal, "The service failed in a way it did not expect. Report the error id."), 0, true

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +37,8 @@ type Options struct {
 	Layout artifacts.Layout
 	// Collector runs collections on demand.
 	Collector Collector
-	// Logger gets the access log at debug level and unexpected errors. Nil discards both.
+	// Logger gets the access log at debug level, unexpected errors, and an audit line for every
+	// refusal and every administrator's act. Nil discards them.
 	Logger *slog.Logger
 	// Registry takes this package's metrics and is what /metrics shows. Nil makes a new one.
 	Registry *prometheus.Registry
@@ -52,6 +55,13 @@ type Options struct {
 	// Partition is how files are cut into parts. All replicas must cut alike; the zero value is
 	// the one for production.
 	Partition artifacts.Partition
+	// Identities finds the callers behind identity tokens. Nil takes none.
+	Identities Identities
+	// Limits bound what one caller can take. The zero value limits nothing.
+	Limits Limits
+	// TrustedProxies are the networks whose X-Forwarded-For is believed. With none a request comes
+	// from where its connection does.
+	TrustedProxies []netip.Prefix
 }
 
 // Server is the HTTP API, an [http.Handler]. Serve it with [Server.HTTPServer], whose timeouts it
@@ -70,6 +80,9 @@ type Server struct {
 	proxyLimit int64
 	readTTL    time.Duration
 	partition  artifacts.Partition
+	identities Identities
+	limits     *limits
+	addressOf  echo.IPExtractor
 	proofs     *proofs
 	readBacks  *semaphore.Weighted
 
@@ -101,6 +114,9 @@ func New(o Options) (*Server, error) {
 		proxyLimit: o.ProxyLimit,
 		readTTL:    o.ReadURLTTL,
 		partition:  o.Partition,
+		identities: o.Identities,
+		limits:     newLimits(o.Limits),
+		addressOf:  clientAddress(o.TrustedProxies),
 		proofs:     newProofs(proofLinger),
 		readBacks:  semaphore.NewWeighted(maxReadBacks),
 		draining:   make(chan struct{}),
@@ -133,6 +149,18 @@ func (s *Server) applyDefaults() {
 	}
 }
 
+// clientAddress finds where a request comes from.
+func clientAddress(proxies []netip.Prefix) echo.IPExtractor {
+	if len(proxies) == 0 {
+		return echo.ExtractIPDirect()
+	}
+	trust := []echo.TrustOption{echo.TrustLoopback(false), echo.TrustLinkLocal(false), echo.TrustPrivateNet(false)}
+	for _, p := range proxies {
+		trust = append(trust, echo.TrustIPRange(&net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}))
+	}
+	return echo.ExtractIPFromXFFHeader(trust...)
+}
+
 // route registers every operation of the document behind its own guard.
 func (s *Server) route() error {
 	operations, err := loadOperations(document)
@@ -142,7 +170,7 @@ func (s *Server) route() error {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = s.writeError
-	e.IPExtractor = echo.ExtractIPDirect()
+	e.IPExtractor = s.addressOf
 	e.Use(s.instrument)
 	guards := make(map[string][]echo.MiddlewareFunc, len(operations))
 	for id, op := range operations {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,12 @@ type Options struct {
 	// HTTPClient replaces the client's own. It must not follow redirects with credentials (see
 	// [New]) and should have no overall timeout.
 	HTTPClient *http.Client
+	// RootCAs are the authorities whose certificates are trusted, of the service and of its store; nil
+	// for the system's. It is for the client's own HTTPClient.
+	RootCAs *x509.CertPool
+	// Token gives the access token, or identity token, of each request, in place of the one that [New]
+	// is given. See [TokenFile] and [GitHubToken].
+	Token TokenSource
 	// UserAgent is sent with every request to the service.
 	UserAgent string
 	// Parallel is the number of files, or parts of them, moved at once; 0 means [DefaultParallel].
@@ -33,7 +40,7 @@ type Options struct {
 // Client talks to one service. It is safe for concurrent use.
 type Client struct {
 	base     *url.URL
-	token    string
+	token    TokenSource
 	agent    string
 	parallel int
 	slots    *semaphore.Weighted // for bodies on their way up; parallel of them
@@ -52,12 +59,15 @@ func New(baseURL, token string, o Options) (*Client, error) {
 		return nil, fmt.Errorf("the service's address must be an http or https URL, not %q", baseURL)
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	c := &Client{base: base, token: token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient, stall: stallLimit}
+	c := &Client{base: base, token: o.Token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient, stall: stallLimit}
+	if c.token == nil {
+		c.token = func(context.Context) (string, error) { return token, nil }
+	}
 	if c.parallel <= 0 {
 		c.parallel = DefaultParallel
 	}
 	if c.http == nil {
-		c.http = newHTTPClient(c.parallel)
+		c.http = newHTTPClient(c.parallel, o.RootCAs)
 	}
 	c.slots = semaphore.NewWeighted(int64(c.parallel))
 	c.raw, err = types.NewClient(base.String(), types.WithHTTPClient(c))
@@ -76,7 +86,9 @@ func (c *Client) transfer(req *http.Request) (*http.Response, error) {
 // Do sends a request to the service with its credentials. It makes a Client the transport of the
 // raw one in package types.
 func (c *Client) Do(req *http.Request) (*http.Response, error) {
-	c.authorize(req)
+	if err := c.authorize(req); err != nil {
+		return nil, err
+	}
 	resp, err := send(c.http, req)
 	var t *TransportError
 	if err == nil {
@@ -87,13 +99,18 @@ func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func (c *Client) authorize(req *http.Request) {
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+func (c *Client) authorize(req *http.Request) error {
+	token, err := c.token(req.Context())
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	if c.agent != "" {
 		req.Header.Set("User-Agent", c.agent)
 	}
+	return nil
 }
 
 // Close gives idle connections back.

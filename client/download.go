@@ -109,7 +109,9 @@ func (d *download) open(ctx context.Context) (*http.Response, error) {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", d.done))
 	}
 	if d.client.own(u) {
-		d.client.authorize(req)
+		if err := d.client.authorize(req); err != nil {
+			return nil, err
+		}
 	}
 	resp, err := d.client.transfer(req)
 	if err != nil {

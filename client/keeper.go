@@ -57,8 +57,9 @@ func (k *Keeper) Stop() error {
 }
 
 // margin is how long before the lease's end the context ends: room for a request under way to be
-// answered, and for clocks that do not run alike.
-func margin(ttl time.Duration) time.Duration { return min(ttl/10, 2*time.Second) }
+// answered, for clocks that do not run alike, and for a machine that is too busy to end at once what
+// has to end.
+func margin(ttl time.Duration) time.Duration { return min(ttl/5, 3*time.Second) }
 
 func (k *Keeper) run() {
 	defer close(k.done)

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
@@ -21,11 +23,12 @@ const (
 
 // newHTTPClient makes the client that carries everything: requests to the service, and presigned
 // ones to its store.
-func newHTTPClient(parallel int) *http.Client {
+func newHTTPClient(parallel int, roots *x509.CertPool) *http.Client {
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSHandshakeTimeout:   dialTimeout,
+		TLSClientConfig:       &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ResponseHeaderTimeout: answerTimeout,
 		ExpectContinueTimeout: time.Second,
 		IdleConnTimeout:       idleTimeout,

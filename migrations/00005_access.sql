@@ -16,10 +16,14 @@ END $$;
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.create_access_token(
     p_id uuid, p_secret_hash bytea, p_name text, p_scopes text[], p_patterns text[], p_expires_at timestamptz
-) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+BEGIN
     INSERT INTO access_token (access_token_id, secret_hash, name, scopes, patterns, expires_at)
-    VALUES (p_id, p_secret_hash, p_name, p_scopes, p_patterns, p_expires_at)
-$$;
+    VALUES (p_id, p_secret_hash, p_name, p_scopes, p_patterns, p_expires_at);
+    -- Tokens are made in the database itself, so that its log is where all such acts are found.
+    RAISE LOG 'artifactd audit: access token % (%) with scopes % on % was created by role % from %',
+        p_id, quote_literal(p_name), p_scopes, p_patterns, session_user, coalesce(inet_client_addr()::text, 'a local socket');
+END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
@@ -28,6 +32,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 BEGIN
     UPDATE access_token SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE access_token_id = p_id;
     known := FOUND;
+    IF known THEN
+        RAISE LOG 'artifactd audit: access token % was revoked by role % from %',
+            p_id, session_user, coalesce(inet_client_addr()::text, 'a local socket');
+    END IF;
 END $$;
 -- +goose StatementEnd
 

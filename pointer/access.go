@@ -28,8 +28,12 @@ const (
 
 // Caller is an authenticated caller and what it may do.
 type Caller struct {
-	ID       uuid.UUID // of its access token
-	Name     string
+	// ID tells callers apart. It is the access token's, or made of a workload's issuer and subject.
+	ID uuid.UUID
+	// Name of the access token, or the subject of a workload's identity token.
+	Name string
+	// Issuer of the identity token; empty for an access token.
+	Issuer   string
 	Scopes   []Scope
 	Patterns []string
 }
@@ -90,6 +94,18 @@ func wellFormed(secret string) bool {
 	return len(secret) == cut+secretSumSize && strings.HasPrefix(secret, secretPrefix) && secretSum(secret[:cut]) == secret[cut:]
 }
 
+// CheckGrant refuses scopes and patterns that nobody can be given. [*InvalidError].
+func CheckGrant(scopes []Scope, patterns []string) error {
+	if len(scopes) == 0 || slices.ContainsFunc(scopes, func(s Scope) bool { return rank(s) < 0 }) {
+		return &InvalidError{Field: "scope", Detail: "one or more of read, publish and admin"}
+	}
+	if len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return !patternForm.MatchString(p) }) {
+		return &InvalidError{Field: "pattern", Detail: `one or more of "*", "prefix.*" or a pointer's name`}
+	}
+	return nil
+}
+
+// patternForm: a "*" stands alone or behind a dot, so that team-a* cannot reach team-ab.
 var patternForm = regexp.MustCompile(`^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,199}|[A-Za-z0-9][A-Za-z0-9._-]{0,198}\.\*)$`)
 
 // CreateToken makes an access token. The secret is returned once and kept nowhere. expires may be
@@ -98,11 +114,8 @@ func (c *Catalogue) CreateToken(ctx context.Context, name string, scopes []Scope
 	if name == "" || len(name) > 200 || strings.ContainsRune(name, 0) {
 		return AccessToken{}, "", &InvalidError{Field: "name", Detail: "1 to 200 bytes that say whose token this is"}
 	}
-	if len(scopes) == 0 || slices.ContainsFunc(scopes, func(s Scope) bool { return rank(s) < 0 }) {
-		return AccessToken{}, "", &InvalidError{Field: "scope", Detail: "one or more of read, publish and admin"}
-	}
-	if len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return !patternForm.MatchString(p) }) {
-		return AccessToken{}, "", &InvalidError{Field: "pattern", Detail: `one or more of "*", "prefix.*" or a pointer's name`}
+	if err := CheckGrant(scopes, patterns); err != nil {
+		return AccessToken{}, "", err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -177,32 +190,54 @@ func (c *Catalogue) Authenticate(ctx context.Context, secret string) (*Caller, e
 	return &caller, nil
 }
 
-// callerCache remembers authentications for callerTTL, by the secret's hash.
+// Recognizes reports whether a secret was a caller's when it was last looked at, not long ago. It
+// asks nobody, and allows nothing: it tells a caller from whoever guesses.
+func (c *Catalogue) Recognizes(secret string) bool {
+	if !wellFormed(secret) {
+		return false
+	}
+	e, ok := c.callers.known.Get(sha256.Sum256([]byte(secret)))
+	return ok && time.Since(e.at) < recognizedFor
+}
+
+// recognizedFor is how long after its last look-up a caller counts as recognized.
+const recognizedFor = 10 * time.Minute
+
+// callerCache remembers authentications for callerTTL, by the secret's hash. Those that failed have
+// a place of their own, so that guesses do not drive callers out.
 type callerCache struct {
-	entries *lru.Cache[[sha256.Size]byte, cachedCaller]
+	known, unknown *lru.Cache[[sha256.Size]byte, cachedCaller]
 }
 
 type cachedCaller struct {
 	caller *Caller // nil: known to be nobody
-	until  time.Time
+	at     time.Time
 }
 
 func newCallerCache() *callerCache {
-	entries, err := lru.New[[sha256.Size]byte, cachedCaller](4096)
-	if err != nil {
-		panic(err) // only for a size below 1
+	known, err := lru.New[[sha256.Size]byte, cachedCaller](4096)
+	unknown, err2 := lru.New[[sha256.Size]byte, cachedCaller](1024)
+	if err != nil || err2 != nil {
+		panic("a cache has room for one at least") // only for a size below 1
 	}
-	return &callerCache{entries: entries}
+	return &callerCache{known: known, unknown: unknown}
 }
 
-func (c *callerCache) get(hash [sha256.Size]byte) (caller *Caller, known bool) {
-	e, ok := c.entries.Get(hash)
-	if !ok || time.Now().After(e.until) {
-		return nil, false
+func (c *callerCache) get(hash [sha256.Size]byte) (caller *Caller, found bool) {
+	for _, entries := range []*lru.Cache[[sha256.Size]byte, cachedCaller]{c.known, c.unknown} {
+		if e, ok := entries.Get(hash); ok && time.Since(e.at) < callerTTL {
+			return e.caller, true
+		}
 	}
-	return e.caller, true
+	return nil, false
 }
 
 func (c *callerCache) put(hash [sha256.Size]byte, caller *Caller) {
-	c.entries.Add(hash, cachedCaller{caller: caller, until: time.Now().Add(callerTTL)})
+	e := cachedCaller{caller: caller, at: time.Now()}
+	if caller == nil {
+		c.known.Remove(hash)
+		c.unknown.Add(hash, e)
+		return
+	}
+	c.known.Add(hash, e)
 }

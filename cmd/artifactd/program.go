@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -35,7 +38,7 @@ type Program struct {
 const defaultData = ".artifactd"
 
 // remote is how the service is reached.
-type remote struct{ url, token string }
+type remote struct{ url, token, tokenFile, githubAudience, caFile string }
 
 // Run runs the command and returns the exit code. Data goes to Stdout, everything else to Stderr.
 func (p *Program) Run(ctx context.Context) int {
@@ -117,6 +120,9 @@ func (p *Program) versionCommand() *cobra.Command {
 func (p *Program) clientCommand(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringVar(&p.remote.url, "url", "", "the service, for example https://artifacts.example.com")
 	cmd.Flags().StringVar(&p.remote.token, "token", "", "access token (better given by environment)")
+	cmd.Flags().StringVar(&p.remote.tokenFile, "token-file", "", "file with the access or identity token, read anew for every request")
+	cmd.Flags().StringVar(&p.remote.githubAudience, "github-audience", "", "in a GitHub Actions job: use its identity tokens, made for this audience")
+	cmd.Flags().StringVar(&p.remote.caFile, "ca-file", "", "file with certificates, as PEM, of authorities to trust besides the system's")
 	return withClientEnv(cmd)
 }
 
@@ -125,7 +131,48 @@ func (p *Program) client() (*client.Client, error) {
 	if p.remote.url == "" {
 		return nil, fmt.Errorf("%w: no service given and no %s found in %s; start one with `artifactd dev`, or give --url and --token (ARTIFACTD_URL, ARTIFACTD_TOKEN)", errUsage, clientEnvName, p.data)
 	}
-	return client.New(p.remote.url, p.remote.token, client.Options{UserAgent: "artifactd/" + version})
+	o := client.Options{UserAgent: "artifactd/" + version}
+	var err error
+	if o.Token, err = p.tokenSource(); err == nil {
+		o.RootCAs, err = p.authorities()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return client.New(p.remote.url, p.remote.token, o)
+}
+
+// tokenSource is where tokens come from that are not given at once; nil when one is.
+func (p *Program) tokenSource() (client.TokenSource, error) {
+	switch r := p.remote; {
+	case r.tokenFile != "" && r.githubAudience != "":
+		return nil, errors.New("--token-file and --github-audience exclude each other")
+	case r.tokenFile != "":
+		return client.TokenFile(r.tokenFile), nil
+	case r.githubAudience != "":
+		env := parseEnviron(p.Environ)
+		return client.GitHubToken(env["ACTIONS_ID_TOKEN_REQUEST_URL"], env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"], r.githubAudience)
+	}
+	return nil, nil
+}
+
+// authorities are the system's and those of --ca-file; nil without that.
+func (p *Program) authorities() (*x509.CertPool, error) {
+	if p.remote.caFile == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(p.remote.caFile)
+	if err != nil {
+		return nil, fmt.Errorf("--ca-file: %w", err)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool()
+	}
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("--ca-file: %s has no certificate in PEM form", p.remote.caFile)
+	}
+	return roots, nil
 }
 
 // logger writes to Stderr, in lines for people or, with -o json, for machines.

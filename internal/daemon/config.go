@@ -45,6 +45,8 @@ type Config struct {
 	// GC is the collector inside the service.
 	GC GCConfig
 
+	AccessConfig
+
 	// AllowUnsafeDurability lets the service start on a database that may lose acknowledged
 	// commits (fsync or synchronous_commit off). For development and tests only.
 	AllowUnsafeDurability bool
@@ -111,6 +113,7 @@ func Default() Config {
 		ReadURLTTL:    15 * time.Minute,
 		ProxyLimit:    8 << 20,
 		GC:            GCConfig{Interval: time.Minute, ResumeGrace: time.Hour, LandingGrace: 15 * time.Minute},
+		AccessConfig:  defaultAccess(),
 	}
 }
 
@@ -131,6 +134,7 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ReadURLTTL, "read-url-ttl", c.ReadURLTTL, "how long a presigned read URL can be used")
 	fs.Int64Var(&c.ProxyLimit, "proxy-limit", c.ProxyLimit, "largest file, in bytes, that is read through the service; -1 for all")
 	c.GC.Bind(fs)
+	c.AccessConfig.Bind(fs)
 	fs.BoolVar(&c.AllowUnfencedRole, "allow-unfenced-role", c.AllowUnfencedRole, "start although the database role could write past the fence (development only)")
 	fs.BoolVar(&c.AllowUnsafeDurability, "allow-unsafe-durability", c.AllowUnsafeDurability, "start although the database may lose commits (development only)")
 }
@@ -173,6 +177,7 @@ func (c *Config) Validate() error {
 	v.need(c.GC.Interval == 0 || c.GC.Interval >= 100*time.Millisecond, "gc-interval", "must be 0 or at least 100ms")
 	v.need(c.GC.ResumeGrace >= 0, "gc-resume-grace", "must not be negative")
 	v.need(c.GC.LandingGrace >= 0, "gc-landing-grace", "must not be negative")
+	c.AccessConfig.validate(&v)
 	return errors.Join(v...)
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +78,7 @@ func TestEveryFieldHasAFlag(t *testing.T) {
 		}
 		t.Errorf("--%s cannot be set", f.Name)
 	})
-	if n < 20 || before == c {
+	if n < 20 || reflect.DeepEqual(before, c) {
 		t.Errorf("%d flags", n)
 	}
 	if got := EnvName("s3-access-key-id"); got != "ARTIFACTD_S3_ACCESS_KEY_ID" {

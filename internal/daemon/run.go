@@ -91,6 +91,7 @@ type service struct {
 	store     store
 	collector *gc.Collector
 	api       *api.Server
+	cert      *certificate // nil without TLS
 }
 
 // store is a driver with what only the wiring uses of it.
@@ -149,11 +150,24 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 	if err != nil {
 		return nil, err
 	}
+	identities, err := c.identities()
+	if err != nil {
+		return nil, err
+	}
+	proxies, err := c.trustedProxies()
+	if err != nil {
+		return nil, err
+	}
+	if c.TLSCert != "" {
+		if s.cert, err = loadCertificate(c, o.Logger); err != nil {
+			return nil, err
+		}
+	}
 	s.api, err = api.New(api.Options{
 		Catalogue: catalogue, Store: s.store, Layout: artifacts.Layout{Prefix: c.S3.Prefix},
 		Collector: collectorAdapter{s.collector}, Logger: o.Logger, Registry: registry,
 		PublicURL: c.PublicURL, ProxyLimit: c.ProxyLimit, ReadURLTTL: c.ReadURLTTL,
-		Partition: o.Partition,
+		Partition: o.Partition, Identities: identities, Limits: c.limits(), TrustedProxies: proxies,
 	})
 	return s, err
 }
@@ -273,7 +287,10 @@ func (s *service) serve(ctx context.Context, c Config, o Options) error {
 	running.Go(func() { s.lookAtStore(background, c, o.Logger) })
 	server := s.api.HTTPServer()
 	failed := make(chan error, 1)
-	running.Go(func() { failed <- server.Serve(o.Listener) })
+	running.Go(func() { failed <- s.listen(server, boundConnections(o.Listener, c, o.Logger)) })
+	if s.cert != nil {
+		running.Go(func() { s.cert.watch(background) })
+	}
 	o.Logger.Info("serving", "address", o.Listener.Addr().String(), "bucket", c.S3.Bucket, "prefix", c.S3.Prefix)
 	if o.Ready != nil {
 		o.Ready(o.Listener.Addr())
@@ -285,6 +302,20 @@ func (s *service) serve(ctx context.Context, c Config, o Options) error {
 	}
 	o.Logger.Info("shutting down", "grace", c.ShutdownGrace)
 	return shutDown(ctx, server, c.ShutdownGrace)
+}
+
+// listen serves, with TLS if there is a certificate.
+func (s *service) listen(server *http.Server, l *connections) error {
+	server.ConnState = l.follow
+	// One request at a time on a connection: so the limits of connections mean something, and large
+	// uploads do not share one's window.
+	server.Protocols = new(http.Protocols)
+	server.Protocols.SetHTTP1(true)
+	if s.cert == nil {
+		return server.Serve(l)
+	}
+	server.TLSConfig = s.cert.config()
+	return server.ServeTLS(l, "", "")
 }
 
 // shutDown lets running requests finish for as long as the grace lasts, then cuts them off.

@@ -38,10 +38,16 @@ type running struct {
 
 func start(t *testing.T, c daemon.Config) *running {
 	t.Helper()
+	return startWith(t, c, daemon.Options{})
+}
+
+func startWith(t *testing.T, c daemon.Config, o daemon.Options) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{stop: cancel, done: make(chan error, 1)}
 	ready := make(chan net.Addr, 1)
-	go func() { r.done <- daemon.Run(ctx, c, daemon.Options{Ready: func(a net.Addr) { ready <- a }}) }()
+	o.Ready = func(a net.Addr) { ready <- a }
+	go func() { r.done <- daemon.Run(ctx, c, o) }()
 	t.Cleanup(cancel)
 	select {
 	case a := <-ready:
