@@ -248,6 +248,39 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- mark_stored for many artifacts in one transaction: one row for each, in no order.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.mark_stored_many(p_artifact_ids uuid[], p_verified text[])
+RETURNS TABLE (artifact_id uuid, status text, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE at timestamptz; v_epoch bigint;
+BEGIN
+    PERFORM begin_decision();
+    PERFORM 1 FROM artifact a WHERE a.artifact_id = ANY (p_artifact_ids) ORDER BY a.artifact_id FOR NO KEY UPDATE;
+    SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i;
+    RETURN QUERY
+    WITH found AS MATERIALIZED (
+        SELECT a AS it, a.artifact_id, a.generation_id, f.verified
+          FROM unnest(p_artifact_ids, p_verified) f (artifact_id, verified) JOIN artifact a USING (artifact_id)
+    ), lease AS MATERIALIZED (  -- most were made for one lease, which lives: that is asked once
+        SELECT g.generation_id, lease_reason(p, g, g.epoch, g.generation, v_epoch, at) AS reason
+          FROM generation g JOIN pointer p USING (pointer_id)
+         WHERE g.generation_id IN (SELECT generation_id FROM found)
+    ), judged AS MATERIALIZED (
+        SELECT f.artifact_id, f.verified, CASE WHEN l.reason IS NOT NULL THEN upload_reason(f.it) END AS reason
+          FROM found f JOIN lease l USING (generation_id)
+    ), marked AS (
+        UPDATE artifact a SET stored_at = coalesce(a.stored_at, clock_timestamp()), verified = coalesce(a.verified, j.verified),
+               upload_id = NULL
+          FROM judged j WHERE a.artifact_id = j.artifact_id AND j.reason IS NULL
+    )
+    SELECT f.artifact_id, CASE WHEN j.artifact_id IS NULL THEN 'artifact-not-found' WHEN j.reason IS NULL THEN 'stored' ELSE 'lease-lost' END,
+           j.reason
+      FROM unnest(p_artifact_ids) f (artifact_id) LEFT JOIN judged j USING (artifact_id);
+END $$;
+-- +goose StatementEnd
+
 -- Notes the store's multipart upload of an artifact, unless it has one, and prolongs the time in
 -- which URLs of its parts may be used, before any of them leaves. Without an upload id it only
 -- prolongs. Status: ok with the upload id in force, stored, artifact-not-found, lease-lost.
@@ -612,5 +645,6 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION artifactd.settle, artifactd.rollback, artifactd.flip, artifactd.publish, artifactd.recorded,
-    artifactd.seal, artifactd.reject_upload, artifactd.close_upload, artifactd.open_upload, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.path_conflict,
+    artifactd.seal, artifactd.reject_upload, artifactd.close_upload, artifactd.open_upload,
+    artifactd.mark_stored_many, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.path_conflict,
     artifactd.adoption_sources, artifactd.manifest_facts;

@@ -223,15 +223,7 @@ func (c *Catalogue) MarkStored(ctx context.Context, id uuid.UUID, how string) er
 	if err := c.decide(ctx, markStoredSQL, []any{id, how}, &status, &reason); err != nil {
 		return definite(err)
 	}
-	switch status {
-	case "stored":
-		return nil
-	case "artifact-not-found":
-		return ErrArtifactNotFound
-	case "lease-lost":
-		return &LeaseLostError{Reason: Reason(orZero(reason))}
-	}
-	return fmt.Errorf("mark stored: unexpected status %q", status)
+	return markFault(status, reason)
 }
 
 // OpenUpload records the store's multipart upload of an artifact, unless it has one already, and
