@@ -142,21 +142,8 @@ func (s *Server) writeError(err error, c echo.Context) {
 		s.logger.LogAttrs(c.Request().Context(), slog.LevelDebug, "answer broken off", slog.String("path", c.Request().URL.Path), slog.Any("error", err))
 		panic(http.ErrAbortHandler)
 	}
-	p, retryAfter, unexpected := problemOf(err)
-	if unexpected {
-		id := uuid.NewString()
-		p.ErrorId = &id
-		s.logUnexpected(c, id, err)
-	} else if p.Status == http.StatusServiceUnavailable {
-		s.logger.LogAttrs(c.Request().Context(), slog.LevelWarn, "unavailable", slog.String("route", c.Path()), slog.Any("error", err))
-	}
+	p, retryAfter := s.problem(c, err)
 	c.Set(codeKey, p.Code)
-	s.auditRefusal(c, p, err)
-	reason := ""
-	if p.Reason != nil {
-		reason = *p.Reason
-	}
-	s.metrics.problems.WithLabelValues(p.Code, reason).Inc()
 	h := c.Response().Header()
 	if retryAfter > 0 {
 		h.Set(echo.HeaderRetryAfter, retryAfterSeconds(retryAfter))
@@ -165,6 +152,25 @@ func (s *Server) writeError(err error, c echo.Context) {
 		h.Set(echo.HeaderWWWAuthenticate, `Bearer realm="artifactd"`)
 	}
 	writeProblem(c, p)
+}
+
+// problem tells an error to the caller, and to whom it may concern here.
+func (s *Server) problem(c echo.Context, err error) (types.Problem, time.Duration) {
+	p, retryAfter, unexpected := problemOf(err)
+	if unexpected {
+		id := uuid.NewString()
+		p.ErrorId = &id
+		s.logUnexpected(c, id, err)
+	} else if p.Status == http.StatusServiceUnavailable {
+		s.logger.LogAttrs(c.Request().Context(), slog.LevelWarn, "unavailable", slog.String("route", c.Path()), slog.Any("error", err))
+	}
+	reason := ""
+	if p.Reason != nil {
+		reason = *p.Reason
+	}
+	s.metrics.problems.WithLabelValues(p.Code, reason).Inc()
+	s.auditRefusal(c, p, err)
+	return p, retryAfter
 }
 
 // writeProblem sends the document, or its headers alone to a HEAD.

@@ -50,6 +50,9 @@ type ServerInterface interface {
 	// GetLease A lease and its state
 	// (GET /v1/leases/{lease_id})
 	GetLease(ctx echo.Context, leaseId LeaseId) error
+	// CompleteLease Have many uploads proved
+	// (POST /v1/leases/{lease_id}/complete)
+	CompleteLease(ctx echo.Context, leaseId LeaseId) error
 	// ListStagedFiles What is staged under a lease
 	// (GET /v1/leases/{lease_id}/files)
 	ListStagedFiles(ctx echo.Context, leaseId LeaseId, params ListStagedFilesParams) error
@@ -324,6 +327,22 @@ func (w *ServerInterfaceWrapper) GetLease(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetLease(ctx, leaseId)
+	return err
+}
+
+// CompleteLease converts echo context to params.
+func (w *ServerInterfaceWrapper) CompleteLease(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "lease_id" -------------
+	var leaseId LeaseId
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lease_id", ctx.Param("lease_id"), &leaseId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter lease_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CompleteLease(ctx, leaseId)
 	return err
 }
 
@@ -995,6 +1014,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/renew", wrapper.RenewLease, options.OperationMiddlewares["RenewLease"]...)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/files", wrapper.ListStagedFiles, options.OperationMiddlewares["ListStagedFiles"]...)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/files", wrapper.StageFiles, options.OperationMiddlewares["StageFiles"]...)
+	router.POST(options.BaseURL+"/v1/leases/:lease_id/complete", wrapper.CompleteLease, options.OperationMiddlewares["CompleteLease"]...)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/publish", wrapper.PublishLease, options.OperationMiddlewares["PublishLease"]...)
 	router.POST(options.BaseURL+"/v1/publish", wrapper.PublishMany, options.OperationMiddlewares["PublishMany"]...)
 	router.PUT(options.BaseURL+"/v1/artifacts/:artifact_id/content", wrapper.PutArtifactContent, options.OperationMiddlewares["PutArtifactContent"]...)

@@ -140,19 +140,29 @@ func (s *Server) prove(c echo.Context, a pointer.Artifact) error {
 }
 
 // proveObject holds the object in the store against what was declared and records that it is the
-// same. An object that is not will never be: its key is taken for good, and the file has to be
-// staged again, for another one.
+// same.
 func (s *Server) proveObject(ctx context.Context, a pointer.Artifact) (pointer.Artifact, error) {
-	key := s.layout.ArtifactKey(a.Digest, a.ID)
-	object, err := s.store.Head(ctx, key)
-	if errors.Is(err, artifacts.ErrNotFound) {
-		return a, errNotUploaded
-	}
+	verified, err := s.examine(ctx, a)
 	if err != nil {
 		return a, err
 	}
+	return s.markStored(ctx, a, verified)
+}
+
+// examine holds the object in the store against what was declared and says how. An object that is
+// not the same will never be: its key is taken for good, and the file has to be staged again, for
+// another one.
+func (s *Server) examine(ctx context.Context, a pointer.Artifact) (string, error) {
+	key := s.layout.ArtifactKey(a.Digest, a.ID)
+	object, err := s.store.Head(ctx, key)
+	if errors.Is(err, artifacts.ErrNotFound) {
+		return "", errNotUploaded
+	}
+	if err != nil {
+		return "", err
+	}
 	if object.Size != a.Size {
-		return a, s.reject(ctx, a, &fault{kind: errSizeMismatch, detail: fmt.Sprintf("The store holds %d bytes, the artifact was staged with %d.", object.Size, a.Size)})
+		return "", s.reject(ctx, a, &fault{kind: errSizeMismatch, detail: fmt.Sprintf("The store holds %d bytes, the artifact was staged with %d.", object.Size, a.Size)})
 	}
 	digest, verified := object.SHA256, pointer.VerifiedByStore
 	if digest.IsZero() {
@@ -161,15 +171,15 @@ func (s *Server) proveObject(ctx context.Context, a pointer.Artifact) (pointer.A
 	}
 	switch {
 	case errors.Is(err, artifacts.ErrNotFound):
-		return a, errNotUploaded
+		return "", errNotUploaded
 	case errors.Is(err, artifacts.ErrSizeMismatch):
-		return a, s.reject(ctx, a, err)
+		return "", s.reject(ctx, a, err)
 	case err != nil:
-		return a, err
+		return "", err
 	case digest != a.Digest:
-		return a, s.reject(ctx, a, errDigestMismatch)
+		return "", s.reject(ctx, a, errDigestMismatch)
 	}
-	return s.markStored(ctx, a, verified)
+	return verified, nil
 }
 
 // reject records that an artifact's object is not what was declared, and returns why.

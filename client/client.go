@@ -17,8 +17,14 @@ import (
 	"github.com/artifactd/artifactd/api/types"
 )
 
-// DefaultParallel is how many files, or parts of files, are moved at once unless told otherwise.
-const DefaultParallel = 4
+const (
+	// DefaultParallel is how many small files are moved at once unless told otherwise.
+	DefaultParallel = 16
+	// smallBody is the size in bytes up to which a file, or a part of one, is small: moving it is
+	// mostly waiting for answers. A larger one takes as much of the line as largeShare small ones.
+	smallBody  = 1 << 20
+	largeShare = 4
+)
 
 // Options of a [Client]. The zero value is good.
 type Options struct {
@@ -33,7 +39,8 @@ type Options struct {
 	Token TokenSource
 	// UserAgent is sent with every request to the service.
 	UserAgent string
-	// Parallel is the number of files, or parts of them, moved at once; 0 means [DefaultParallel].
+	// Parallel is the number of small files moved at once; 0 means [DefaultParallel]. Of files, or
+	// parts of them, above a mebibyte it is a quarter of that.
 	Parallel int
 }
 
@@ -43,10 +50,12 @@ type Client struct {
 	token    TokenSource
 	agent    string
 	parallel int
-	slots    *semaphore.Weighted // for bodies on their way up; parallel of them
-	http     *http.Client
-	raw      *types.Client
-	stall    time.Duration // see stallLimit
+	// largeParallel is how many large bodies are moved at once.
+	largeParallel int
+	slots         *semaphore.Weighted // for bodies on their way up; parallel of them
+	http          *http.Client
+	raw           *types.Client
+	stall         time.Duration // see stallLimit
 	// met: the service has answered at least once.
 	met atomic.Bool
 }
@@ -69,6 +78,7 @@ func New(baseURL, token string, o Options) (*Client, error) {
 	if c.http == nil {
 		c.http = newHTTPClient(c.parallel, o.RootCAs)
 	}
+	c.largeParallel = max(1, c.parallel/largeShare)
 	c.slots = semaphore.NewWeighted(int64(c.parallel))
 	c.raw, err = types.NewClient(base.String(), types.WithHTTPClient(c))
 	return c, err

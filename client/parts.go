@@ -128,7 +128,7 @@ func (u *partsUpload) hash(ctx context.Context, file sections, n int) (types.Par
 // sendHashed asks where hashed parts go, a few at a time, and sends those that are pending.
 func (u *partsUpload) sendHashed(ctx context.Context, file sections, hashed <-chan types.Part) error {
 	puts, ctx := errgroup.WithContext(ctx)
-	puts.SetLimit(u.c.parallel)
+	puts.SetLimit(u.c.largeParallel)
 	err := func() error {
 		for batch := takeParts(hashed); len(batch) > 0; batch = takeParts(hashed) {
 			answers, err := u.c.requestParts(ctx, u.artifact, batch)

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/artifactd/artifactd/api/types"
 )
 
@@ -43,67 +41,6 @@ func (c *Client) StageFiles(ctx context.Context, l Lease, files []Source) ([]typ
 	return staged.Files, err
 }
 
-// Moved counts what an upload moved and what it did not need to.
-type Moved struct {
-	// UploadedBytes were sent, and taken.
-	UploadedBytes int64 `json:"uploaded_bytes"`
-	// AdoptedBytes were there already: from the current version, from an attempt that was cut off,
-	// or from another path of this one.
-	AdoptedBytes int64 `json:"adopted_bytes"`
-}
-
-// UploadAll stages files and moves the bytes that the service does not have, several files and parts
-// at once. progress, when not nil, is told how many bytes more are there; a negative number takes some
-// back for an attempt that failed. It may be called by several goroutines at once.
-func (c *Client) UploadAll(ctx context.Context, l Lease, files []Source, progress func(int64)) (Moved, error) {
-	if progress == nil {
-		progress = func(int64) {}
-	}
-	var total Moved
-	for len(files) > 0 {
-		batch := files[:min(len(files), MaxStageFiles)]
-		files = files[len(batch):]
-		moved, err := c.uploadBatch(ctx, l, batch, progress)
-		total.UploadedBytes += moved.UploadedBytes
-		total.AdoptedBytes += moved.AdoptedBytes
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, nil
-}
-
-// uploadBatch is UploadAll of as many files as one call stages.
-func (c *Client) uploadBatch(ctx context.Context, l Lease, batch []Source, progress func(int64)) (Moved, error) {
-	staged, err := c.StageFiles(ctx, l, batch)
-	if err != nil {
-		return Moved{}, err
-	}
-	var uploaded, adopted atomic.Int64
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(c.parallel)
-	started := map[types.Uuid]bool{} // two paths may share one artifact
-	for i, s := range staged {
-		if s.Upload == nil || started[s.ArtifactId] {
-			adopted.Add(batch[i].Size)
-			progress(batch[i].Size)
-			continue
-		}
-		started[s.ArtifactId] = true
-		group.Go(func() error {
-			moved, err := c.uploadStaged(ctx, l, s, batch[i], progress)
-			uploaded.Add(moved)
-			if err != nil {
-				return fmt.Errorf("upload %s: %w", s.Path, err)
-			}
-			adopted.Add(max(0, batch[i].Size-moved))
-			return nil
-		})
-	}
-	err = group.Wait()
-	return Moved{UploadedBytes: uploaded.Load(), AdoptedBytes: adopted.Load()}, err
-}
-
 // uploadStaged moves one file, and tells how many bytes of it. A URL that expired meanwhile is
 // replaced by staging again.
 func (c *Client) uploadStaged(ctx context.Context, l Lease, s types.StagedFile, src Source, progress func(int64)) (int64, error) {
@@ -111,16 +48,21 @@ func (c *Client) uploadStaged(ctx context.Context, l Lease, s types.StagedFile, 
 	if err == nil || !staleURL(err, s.Upload) {
 		return moved, err
 	}
+	progress(-moved)
+	return c.restage(ctx, l, src, progress)
+}
+
+// restage stages one file again, and moves it if it is not there by now.
+func (c *Client) restage(ctx context.Context, l Lease, src Source, progress func(int64)) (int64, error) {
 	again, err := c.StageFiles(ctx, l, []Source{src})
 	if err != nil {
-		return moved, err
+		return 0, err
 	}
 	if again[0].Upload == nil {
 		progress(src.Size)
-		return moved, nil
+		return 0, nil
 	}
-	more, err := c.upload(ctx, again[0], src, progress)
-	return moved + more, err
+	return c.upload(ctx, again[0], src, progress)
 }
 
 // staleURL reports whether a refused upload may have been refused for its URL's age.
@@ -171,11 +113,15 @@ func (c *Client) sendTo(ctx context.Context, u types.Upload, src Source, progres
 	if err != nil {
 		return err
 	}
+	weight := int64(1)
+	if src.Size > smallBody {
+		weight = int64(c.parallel / c.largeParallel)
+	}
 	_, err = retry(ctx, func(ctx context.Context) (struct{}, error) {
-		if err := c.slots.Acquire(ctx, 1); err != nil {
+		if err := c.slots.Acquire(ctx, weight); err != nil {
 			return struct{}{}, context.Cause(ctx)
 		}
-		defer c.slots.Release(1)
+		defer c.slots.Release(weight)
 		return struct{}{}, c.put(ctx, target, c.own(target), &u, src, progress)
 	})
 	return err

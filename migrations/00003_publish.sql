@@ -23,12 +23,54 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- The manifests whose files a lease's files may be adopted from: its own, what its pointer shows,
+-- and those of the dead generations within the resume grace.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.adoption_sources(p_lease_id uuid, p_pointer_id bigint, p_at timestamptz, p_grace_seconds double precision)
+RETURNS uuid[] LANGUAGE sql VOLATILE SET search_path = artifactd, pg_temp AS $$
+    SELECT array_append(ARRAY(
+        SELECT h.generation_id FROM generation h
+         WHERE h.pointer_id = p_pointer_id AND h.collected_at IS NULL
+           AND h.state IN ('released', 'broken', 'expired', 'superseded')
+           AND h.collecting_at IS NULL AND h.file_count > 0
+           AND h.ended_at > p_at - make_interval(secs => p_grace_seconds)
+         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
+        || ARRAY(SELECT g.manifest_id FROM pointer p JOIN generation g ON g.generation_id = p.current_id
+                  WHERE p.pointer_id = p_pointer_id)
+$$;
+-- +goose StatementEnd
+
+-- Two paths of which one is a folder of the other, which no file system could hold: of those given,
+-- or one of them and one that is staged already. No row when there are none.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.path_conflict(p_manifest_id uuid, p_paths text[], OUT path text, OUT other text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH given AS MATERIALIZED (
+        SELECT DISTINCT f.path COLLATE "C" AS path FROM unnest(p_paths) f (path)
+    ), folder AS MATERIALIZED (
+        SELECT DISTINCT ON (1) array_to_string((string_to_array(f.path, '/'))[1:k], '/') COLLATE "C" AS path, f.path AS below
+          FROM given f CROSS JOIN LATERAL generate_series(1, length(f.path) - length(replace(f.path, '/', ''))) k
+    )
+    SELECT d.below, f.path FROM folder d JOIN given f USING (path)
+    UNION ALL
+    SELECT d.below, m.path FROM folder d JOIN manifest_file m ON m.manifest_id = p_manifest_id AND m.path = d.path
+    UNION ALL
+    SELECT f.path, m.path FROM given f CROSS JOIN LATERAL (
+        SELECT s.path FROM manifest_file s  -- '0' is the character after '/'
+         WHERE s.manifest_id = p_manifest_id AND s.path > f.path || '/' AND s.path < f.path || '0' LIMIT 1) m
+    LIMIT 1;
+END $$;
+-- +goose StatementEnd
+
 -- Declares files of a live lease's manifest. Each gets an artifact: the one it has already when
 -- digest and size are the same, one adopted from the pointer's current version or from a dead
 -- generation within the resume grace, or a new one, to be uploaded before writable_until. One
 -- row a file in the order given (an adopted one may be stored, or have some of its parts
--- uploaded); or one row that says lease-not-found, lease-lost or
--- too-many-files.
+-- uploaded); or one row that says lease-not-found, lease-lost, too-many-files, or path-conflict
+-- with a path and, as the reason, the other one (see path_conflict).
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.stage(
     p_lease_id uuid, p_epoch bigint, p_generation bigint,
@@ -42,7 +84,7 @@ CREATE FUNCTION artifactd.stage(
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
-    v_new integer; v_bytes bigint; v_sources uuid[]; v_replaced uuid[];
+    v_new integer; v_bytes bigint; v_sources uuid[]; v_replaced uuid[]; v_candidates uuid[]; v_conflict record;
 BEGIN
     PERFORM begin_decision();
     SELECT g2.* INTO g FROM generation g2
@@ -54,13 +96,30 @@ BEGIN
             FROM installation i;
         RETURN;
     END IF;
-    -- What might be adopted must not be collected meanwhile; who loses that race finds the row
-    -- gone below, and uploads. What may lose its name here is locked too: the collector, taking
-    -- its last other name at the same time, then comes before or after, and one of the two sees it.
+    -- What might be adopted: one artifact for each distinct content, however many paths share it,
+    -- a stored one rather than one in parts. The first that will do ends the search.
+    v_sources := adoption_sources(p_lease_id, g.pointer_id, clock_timestamp(), p_grace_seconds);
+    SELECT array_agg(c.artifact_id) INTO v_candidates
+      FROM (SELECT DISTINCT f.digest, f.size FROM unnest(p_digests, p_sizes) f (digest, size)) f
+     CROSS JOIN LATERAL (
+        (SELECT a.artifact_id FROM artifact a
+          WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
+            AND a.stored_at IS NOT NULL AND a.missing_at IS NULL
+            AND EXISTS (SELECT 1 FROM manifest_file m
+                         WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources)) LIMIT 1)
+        UNION ALL
+        (SELECT a.artifact_id FROM artifact a
+          WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
+            AND a.stored_at IS NULL AND a.upload_id IS NOT NULL AND a.missing_at IS NULL
+            AND EXISTS (SELECT 1 FROM manifest_file m
+                         WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources)) LIMIT 1)
+        LIMIT 1) c;
+    -- It must not be collected meanwhile; who loses that race finds the row gone below, and uploads.
+    -- What may lose its name here is locked too: the collector, taking its last other name at the
+    -- same time, then comes before or after, and one of the two sees it.
     PERFORM 1 FROM artifact a
       WHERE a.artifact_id IN (
-            SELECT c.artifact_id FROM artifact c
-             WHERE c.pointer_id = g.pointer_id AND c.digest = ANY (p_digests) AND (c.stored_at IS NOT NULL OR c.upload_id IS NOT NULL)
+            SELECT unnest(v_candidates)
             UNION ALL
             SELECT m.artifact_id FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths))
       ORDER BY a.artifact_id FOR NO KEY UPDATE;
@@ -82,17 +141,15 @@ BEGIN
             null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
         RETURN;
     END IF;
+    SELECT * INTO v_conflict FROM path_conflict(p_lease_id, p_paths);
+    IF FOUND THEN
+        RETURN QUERY SELECT 'path-conflict', v_conflict.other, p.name, g.epoch, g.generation, v_conflict.path, null::uuid,
+            null::bytea, null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
+        RETURN;
+    END IF;
 
     v_until := at + make_interval(secs => p_url_seconds);
-    -- The manifests that may be adopted from: this one, what is shown, and the dead within the grace.
-    v_sources := array_append(ARRAY(
-        SELECT h.generation_id FROM generation h
-         WHERE h.pointer_id = p.pointer_id AND h.collected_at IS NULL
-           AND h.state IN ('released', 'broken', 'expired', 'superseded')
-           AND h.collecting_at IS NULL AND h.file_count > 0
-           AND h.ended_at > at - make_interval(secs => p_grace_seconds)
-         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
-        || ARRAY(SELECT g2.manifest_id FROM generation g2 WHERE g2.generation_id = p.current_id);
+    v_sources := adoption_sources(p_lease_id, p.pointer_id, at, p_grace_seconds);
     SELECT array_agg(m.artifact_id) INTO v_replaced
       FROM unnest(p_paths, p_digests, p_sizes) f (path, digest, size)
       JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
@@ -103,6 +160,11 @@ BEGIN
     WITH f AS (
         SELECT * FROM unnest(p_paths, p_digests, p_sizes, p_media_types, p_artifact_ids)
                       f (path, digest, size, media_type, fresh_id)
+    ), candidate AS MATERIALIZED (
+        SELECT DISTINCT ON (a.digest, a.size) a.artifact_id, a.digest, a.size FROM artifact a
+         WHERE a.artifact_id = ANY (v_candidates) AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL
+           AND EXISTS (SELECT 1 FROM manifest_file m
+                        WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources))
     ), chosen AS (
         SELECT f.*, coalesce(mine.artifact_id, adopted.artifact_id, f.fresh_id) AS chosen_id,
                mine.artifact_id IS NULL AND adopted.artifact_id IS NULL AS fresh
@@ -112,15 +174,7 @@ BEGIN
                WHERE m.manifest_id = p_lease_id AND m.path = f.path
                  AND a.digest = f.digest AND a.size = f.size AND a.missing_at IS NULL
           ) mine ON true
-          LEFT JOIN LATERAL (
-              SELECT a.artifact_id FROM artifact a
-               WHERE mine.artifact_id IS NULL
-                 AND a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
-                 AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL
-                 AND EXISTS (SELECT 1 FROM manifest_file m
-                              WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources))
-               ORDER BY a.stored_at NULLS LAST LIMIT 1
-          ) adopted ON true
+          LEFT JOIN candidate adopted ON adopted.digest = f.digest AND adopted.size = f.size
     ), made AS (
         INSERT INTO artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, writable_until)
         SELECT c.chosen_id, g.pointer_id, p_lease_id, c.digest, c.size, c.media_type, v_until
@@ -195,6 +249,39 @@ BEGIN
            upload_id = NULL
      WHERE artifact_id = p_artifact_id;
     status := 'stored';
+END $$;
+-- +goose StatementEnd
+
+-- mark_stored for many artifacts in one transaction: one row for each, in no order.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.mark_stored_many(p_artifact_ids uuid[], p_verified text[])
+RETURNS TABLE (artifact_id uuid, status text, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE at timestamptz; v_epoch bigint;
+BEGIN
+    PERFORM begin_decision();
+    PERFORM 1 FROM artifact a WHERE a.artifact_id = ANY (p_artifact_ids) ORDER BY a.artifact_id FOR NO KEY UPDATE;
+    SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i;
+    RETURN QUERY
+    WITH found AS MATERIALIZED (
+        SELECT a AS it, a.artifact_id, a.generation_id, f.verified
+          FROM unnest(p_artifact_ids, p_verified) f (artifact_id, verified) JOIN artifact a USING (artifact_id)
+    ), lease AS MATERIALIZED (  -- most were made for one lease, which lives: that is asked once
+        SELECT g.generation_id, lease_reason(p, g, g.epoch, g.generation, v_epoch, at) AS reason
+          FROM generation g JOIN pointer p USING (pointer_id)
+         WHERE g.generation_id IN (SELECT generation_id FROM found)
+    ), judged AS MATERIALIZED (
+        SELECT f.artifact_id, f.verified, CASE WHEN l.reason IS NOT NULL THEN upload_reason(f.it) END AS reason
+          FROM found f JOIN lease l USING (generation_id)
+    ), marked AS (
+        UPDATE artifact a SET stored_at = coalesce(a.stored_at, clock_timestamp()), verified = coalesce(a.verified, j.verified),
+               upload_id = NULL
+          FROM judged j WHERE a.artifact_id = j.artifact_id AND j.reason IS NULL
+    )
+    SELECT f.artifact_id, CASE WHEN j.artifact_id IS NULL THEN 'artifact-not-found' WHEN j.reason IS NULL THEN 'stored' ELSE 'lease-lost' END,
+           j.reason
+      FROM unnest(p_artifact_ids) f (artifact_id) LEFT JOIN judged j USING (artifact_id);
 END $$;
 -- +goose StatementEnd
 
@@ -562,4 +649,6 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION artifactd.settle, artifactd.rollback, artifactd.flip, artifactd.publish, artifactd.recorded,
-    artifactd.seal, artifactd.reject_upload, artifactd.close_upload, artifactd.open_upload, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.manifest_facts;
+    artifactd.seal, artifactd.reject_upload, artifactd.close_upload, artifactd.open_upload,
+    artifactd.mark_stored_many, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.path_conflict,
+    artifactd.adoption_sources, artifactd.manifest_facts;

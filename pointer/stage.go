@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -74,7 +75,7 @@ func (c *Catalogue) Stage(ctx context.Context, id uuid.UUID, token Token, files 
 				return err
 			}
 			if status != "ok" {
-				refusal = stageRefusal(status, reason)
+				refusal = stageRefusal(status, reason, file.Path, files)
 				continue
 			}
 			staged = append(staged, file)
@@ -137,7 +138,7 @@ func scanStaged(rows pgx.Rows) (StagedFile, string, string, error) {
 	err := rows.Scan(&status, &reason, &name, &epoch, &generation, &path, &id, &digest, &size, &mediaType,
 		&stored, &verified, &until, &owner, &upload)
 	if err != nil || status != "ok" {
-		return StagedFile{}, status, orZero(reason), err
+		return StagedFile{Path: orZero(path)}, status, orZero(reason), err
 	}
 	sum, err := artifacts.DigestFromSum(digest)
 	if err != nil {
@@ -149,8 +150,10 @@ func scanStaged(rows pgx.Rows) (StagedFile, string, string, error) {
 	}}, status, "", nil
 }
 
-func stageRefusal(status, reason string) error {
+func stageRefusal(status, reason, path string, files []StageFile) error {
 	switch status {
+	case "path-conflict":
+		return conflictingPaths(path, reason, files)
 	case "lease-not-found":
 		return ErrLeaseNotFound
 	case "lease-lost":
@@ -159,6 +162,17 @@ func stageRefusal(status, reason string) error {
 		return &InvalidError{Field: "files", Detail: fmt.Sprintf("a generation has at most %d files", MaxFiles)}
 	}
 	return fmt.Errorf("stage: unexpected status %q", status)
+}
+
+// conflictingPaths says which of the files stands where another one needs a folder, or the reverse.
+func conflictingPaths(path, other string, files []StageFile) error {
+	at := slices.IndexFunc(files, func(f StageFile) bool { return f.Path == path })
+	folder, file := path, other
+	if len(folder) > len(file) {
+		folder, file = other, path
+	}
+	return &InvalidError{Field: fmt.Sprintf("files[%d].path", at), Detail: fmt.Sprintf(
+		"%q would be a file and, for %q, a folder; rename one of them (a staged file stays until its lease ends)", folder, file)}
 }
 
 func orZero[T any](p *T) T {
@@ -209,15 +223,7 @@ func (c *Catalogue) MarkStored(ctx context.Context, id uuid.UUID, how string) er
 	if err := c.decide(ctx, markStoredSQL, []any{id, how}, &status, &reason); err != nil {
 		return definite(err)
 	}
-	switch status {
-	case "stored":
-		return nil
-	case "artifact-not-found":
-		return ErrArtifactNotFound
-	case "lease-lost":
-		return &LeaseLostError{Reason: Reason(orZero(reason))}
-	}
-	return fmt.Errorf("mark stored: unexpected status %q", status)
+	return markFault(status, reason)
 }
 
 // OpenUpload records the store's multipart upload of an artifact, unless it has one already, and

@@ -84,9 +84,33 @@ type BreakLeaseRequest struct {
 	Token Token `json:"token"`
 }
 
+// CompleteManyRequest defines model for CompleteManyRequest.
+type CompleteManyRequest struct {
+	ArtifactIds []Uuid `json:"artifact_ids"`
+}
+
+// CompleteManyResponse defines model for CompleteManyResponse.
+type CompleteManyResponse struct {
+	Items []CompletedArtifact `json:"items"`
+}
+
 // CompleteRequest defines model for CompleteRequest.
 type CompleteRequest struct {
 	Parts []Part `json:"parts,omitempty"`
+}
+
+// CompletedArtifact defines model for CompletedArtifact.
+type CompletedArtifact struct {
+	// ArtifactId Example: 018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f
+	ArtifactId Uuid `json:"artifact_id"`
+
+	// Problem RFC 9457. Members beyond `field` depend on `code`.
+	//
+	// Example: {"code":"lease-held","current_token":"3.43","detail":"ci-runner-7/job-1234 holds the lease for another 41.7 s; try again then.","expires_in_seconds":41.7,"holder":"ci-runner-7/job-1234","status":423,"title":"The lease is held","type":"/problems/lease-held"}
+	Problem *Problem `json:"problem,omitempty"`
+
+	// State `stored`; absent when there is a problem.
+	State *string `json:"state,omitempty"`
 }
 
 // Digest SHA-256 in lower-case hex.
@@ -906,6 +930,9 @@ type RequestPartsJSONRequestBody = PartsRequest
 // RunGcJSONRequestBody defines body for RunGc for application/json ContentType.
 type RunGcJSONRequestBody = GcRequest
 
+// CompleteLeaseJSONRequestBody defines body for CompleteLease for application/json ContentType.
+type CompleteLeaseJSONRequestBody = CompleteManyRequest
+
 // StageFilesJSONRequestBody defines body for StageFiles for application/json ContentType.
 type StageFilesJSONRequestBody = StageRequest
 
@@ -1160,6 +1187,28 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/leases/{lease_id} (the `GetLease` operationId).
 	GetLease(ctx context.Context, leaseId LeaseId, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CompleteLeaseWithBody Have many uploads proved
+	//
+	// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+	// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+	// its `state`, and keeps no other from being stored.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+	CompleteLeaseWithBody(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CompleteLease Have many uploads proved
+	//
+	// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+	// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+	// its `state`, and keeps no other from being stored.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+	CompleteLease(ctx context.Context, leaseId LeaseId, body CompleteLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListStagedFiles What is staged under a lease
 	//
@@ -1786,6 +1835,48 @@ func (c *Client) ReleaseLease(ctx context.Context, leaseId LeaseId, reqEditors .
 // Corresponds with GET /v1/leases/{lease_id} (the `GetLease` operationId).
 func (c *Client) GetLease(ctx context.Context, leaseId LeaseId, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetLeaseRequest(c.Server, leaseId)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CompleteLeaseWithBody Have many uploads proved
+//
+// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+// its `state`, and keeps no other from being stored.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+func (c *Client) CompleteLeaseWithBody(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCompleteLeaseRequestWithBody(c.Server, leaseId, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CompleteLease Have many uploads proved
+//
+// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+// its `state`, and keeps no other from being stored.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+func (c *Client) CompleteLease(ctx context.Context, leaseId LeaseId, body CompleteLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCompleteLeaseRequest(c.Server, leaseId, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2951,6 +3042,53 @@ func NewGetLeaseRequest(server string, leaseId LeaseId) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewCompleteLeaseRequest calls the generic CompleteLease builder with application/json body
+func NewCompleteLeaseRequest(server string, leaseId LeaseId, body CompleteLeaseJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCompleteLeaseRequestWithBody(server, leaseId, "application/json", bodyReader)
+}
+
+// NewCompleteLeaseRequestWithBody constructs an http.Request for the CompleteLease method, with any body, and a specified content type
+func NewCompleteLeaseRequestWithBody(server string, leaseId LeaseId, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lease_id", leaseId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/leases/%s/complete", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -4522,6 +4660,28 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/leases/{lease_id} (the `GetLease` operationId).
 	GetLeaseWithResponse(ctx context.Context, leaseId LeaseId, reqEditors ...RequestEditorFn) (*GetLeaseResponse, error)
 
+	// CompleteLeaseWithBodyWithResponse Have many uploads proved
+	//
+	// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+	// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+	// its `state`, and keeps no other from being stored.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+	CompleteLeaseWithBodyWithResponse(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CompleteLeaseResponse, error)
+
+	// CompleteLeaseWithResponse Have many uploads proved
+	//
+	// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+	// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+	// its `state`, and keeps no other from being stored.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+	CompleteLeaseWithResponse(ctx context.Context, leaseId LeaseId, body CompleteLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*CompleteLeaseResponse, error)
+
 	// ListStagedFilesWithResponse What is staged under a lease
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -5467,6 +5627,54 @@ func (r GetLeaseResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetLeaseResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CompleteLeaseResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CompleteManyResponse
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CompleteLeaseResponse) GetJSON200() *CompleteManyResponse {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CompleteLeaseResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CompleteLeaseResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CompleteLeaseResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CompleteLeaseResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CompleteLeaseResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7054,6 +7262,40 @@ func (c *ClientWithResponses) GetLeaseWithResponse(ctx context.Context, leaseId 
 	return ParseGetLeaseResponse(rsp)
 }
 
+// CompleteLeaseWithBodyWithResponse Have many uploads proved
+//
+// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+// its `state`, and keeps no other from being stored.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+func (c *ClientWithResponses) CompleteLeaseWithBodyWithResponse(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CompleteLeaseResponse, error) {
+	rsp, err := c.CompleteLeaseWithBody(ctx, leaseId, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCompleteLeaseResponse(rsp)
+}
+
+// CompleteLeaseWithResponse Have many uploads proved
+//
+// What `/v1/artifacts/{artifact_id}/complete` does, for up to 1,000 artifacts of the lease's pointer
+// that were sent in one PUT each. An artifact that could not be proved has a `problem` in place of
+// its `state`, and keeps no other from being stored.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
+func (c *ClientWithResponses) CompleteLeaseWithResponse(ctx context.Context, leaseId LeaseId, body CompleteLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*CompleteLeaseResponse, error) {
+	rsp, err := c.CompleteLease(ctx, leaseId, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCompleteLeaseResponse(rsp)
+}
+
 // ListStagedFilesWithResponse What is staged under a lease
 //
 // Returns a wrapper object for the known response body format(s).
@@ -8032,6 +8274,39 @@ func ParseGetLeaseResponse(rsp *http.Response) (*GetLeaseResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Lease
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCompleteLeaseResponse parses an HTTP response from a CompleteLeaseWithResponse call
+func ParseCompleteLeaseResponse(rsp *http.Response) (*CompleteLeaseResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CompleteLeaseResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CompleteManyResponse
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,99 @@
+package pointer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/artifactd/artifactd/artifacts"
+)
+
+// Paths that share their content cost what they would cost alone: of the many artifacts that could
+// be adopted for them one is chosen, once.
+func TestStagingPathsThatShareADigestIsLinear(t *testing.T) {
+	w := newWorld(t)
+	const many = 600
+	w.pointer("p")
+	w.exec(`SET session_replication_role = replica`) // past the guards
+	// A version of many paths, each with an artifact of its own and all of them with the same bytes.
+	w.exec(`INSERT INTO artifactd.generation (generation_id, pointer_id, epoch, generation, state, holder, ttl_seconds, acquired_at,
+			ended_at, manifest_id, file_count, published_at, sealed_at, manifest_digest)
+		SELECT md5('g')::uuid, pointer_id, 1, 1, 'published', 'x', 60, now(), now(), md5('g')::uuid, $1, now(), now(), 'x' FROM artifactd.pointer`, many)
+	w.exec(`INSERT INTO artifactd.artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, stored_at, writable_until)
+		SELECT md5(i::text)::uuid, pointer_id, md5('g')::uuid, sha256('x'), 1, 'x', now(), now()
+		  FROM artifactd.pointer, generate_series(1, $1::integer) i`, many)
+	w.exec(`INSERT INTO artifactd.manifest_file (manifest_id, path, artifact_id, media_type)
+		SELECT md5('g')::uuid, 'f' || i, md5(i::text)::uuid, 'x' FROM generate_series(1, $1::integer) i`, many)
+	w.exec(`UPDATE artifactd.pointer SET epoch = 1, generation = 1, head_id = md5('g')::uuid, current_id = md5('g')::uuid,
+		current_epoch = 1, current_generation = 1`)
+	w.exec(`ANALYZE artifactd.artifact, artifactd.manifest_file, artifactd.generation`)
+
+	p, lease := w.planned(), uuid.New()
+	p.call(20, "acquire", `SELECT * FROM artifactd.acquire('p', 'h', 60, $1, $2, 'x')`, lease, uuid.New())
+	// Three statements handle each path two or three times; choosing for each path handles it 600 times.
+	p.call(10*many, "stage", `SELECT * FROM (SELECT array_agg('g' || i) paths, array_agg(sha256('x')) digests,
+			array_agg(1::bigint) sizes, array_agg('x'::text) types, array_agg(gen_random_uuid()) ids FROM generate_series(1, $2::integer) i) f,
+		artifactd.stage($1, 1, 2, f.paths, f.digests, f.sizes, f.types, f.ids, 60, 60, 100000)`, lease, many)
+	if n := w.count(`SELECT count(DISTINCT artifact_id) FROM artifactd.manifest_file WHERE manifest_id = $1`, lease); n != 1 {
+		t.Errorf("%d artifacts were adopted for one content", n)
+	}
+	if n := w.count(`SELECT count(*) FROM artifactd.manifest_file WHERE manifest_id = $1`, lease); n != many {
+		t.Errorf("%d paths of %d are staged", n, many)
+	}
+}
+
+// A version is always something that a file system can hold.
+func TestAFileIsNoFolderOfAnother(t *testing.T) {
+	w := newWorld(t)
+	a := w.worker()
+	w.pointer("p")
+	stage := func(l Lease, paths ...string) error {
+		files := make([]StageFile, len(paths))
+		for i, p := range paths {
+			files[i] = StageFile{Path: p, Digest: artifacts.DigestOf([]byte(p)), Size: int64(len(p))}
+		}
+		_, err := a.Stage(t.Context(), l.ID, l.Token, files)
+		return err
+	}
+	deep := strings.Repeat("d/", 400) + "f"
+	for _, c := range []struct {
+		before, paths []string
+		field, words  string // of the refusal; empty for none
+	}{
+		{nil, []string{"q", "q/r"}, "files[1].path", `"q" would be a file and, for "q/r", a folder`},
+		{nil, []string{"q/r/s", "x", "q"}, "files[0].path", `"q" would be a file and, for "q/r/s", a folder`},
+		{[]string{"q"}, []string{"a", "q/r/s/t"}, "files[1].path", `"q" would be a file and, for "q/r/s/t", a folder`},
+		{[]string{"q/r/s/t"}, []string{"a", "b", "q/r"}, "files[2].path", `"q/r" would be a file and, for "q/r/s/t", a folder`},
+		{[]string{deep}, []string{"d"}, "files[0].path", `"d" would be a file and, for "d/d/`},
+		{nil, []string{"q", "q.r", "q!", "q0", "qq/r", "Q/r", "a/q/r"}, "", ""},
+		{[]string{"q", "w/x"}, []string{"q", "q.r", "q0/r", "w/x", "w/y", "wx", "w0"}, "", ""},
+	} {
+		l := w.acquire(a, "p", "h")
+		if c.before != nil {
+			if err := stage(l, c.before...); err != nil {
+				t.Fatalf("%v: %v", c.before, err)
+			}
+		}
+		err := stage(l, c.paths...)
+		var invalid *InvalidError
+		switch {
+		case c.field == "" && err != nil:
+			t.Errorf("%v after %v: %v", c.paths, c.before, err)
+		case c.field != "" && (!errors.As(err, &invalid) || invalid.Field != c.field || !strings.HasPrefix(invalid.Detail, c.words)):
+			t.Errorf("%v after %v: got %v, want a fault of %s: %s", c.paths, c.before, err, c.field, c.words)
+		}
+		want := len(c.before)
+		if c.field == "" {
+			want = w.count(`SELECT count(*) FROM (SELECT unnest($1::text[]) UNION SELECT unnest($2::text[])) f`, c.before, c.paths)
+		}
+		if n := w.count(`SELECT count(*) FROM artifactd.manifest_file WHERE manifest_id = $1`, l.ID); n != want {
+			t.Errorf("%v after %v: %d paths are staged, want %d", c.paths, c.before, n, want)
+		}
+		if err := a.Release(t.Context(), l.ID); err != nil {
+			t.Fatal(fmt.Errorf("release: %w", err))
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package pointer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	leaseArtifactsSQL = `SELECT a.artifact_id, p.name, g.epoch, g.generation, a.generation_id, a.digest, a.size, a.media_type,
+			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until, coalesce(a.upload_id, '')
+		FROM artifactd.artifact a
+		JOIN artifactd.generation g USING (generation_id)
+		JOIN artifactd.pointer p ON p.pointer_id = a.pointer_id
+		WHERE a.artifact_id = ANY ($1) AND a.pointer_id = (SELECT l.pointer_id FROM artifactd.generation l WHERE l.generation_id = $2)`
+	markStoredManySQL = `SELECT artifact_id, status, reason FROM artifactd.mark_stored_many($1, $2)`
+)
+
+// LeaseArtifacts tells of those of the artifacts that belong to a lease's pointer.
+func (c *Catalogue) LeaseArtifacts(ctx context.Context, lease uuid.UUID, ids []uuid.UUID) (map[uuid.UUID]Artifact, error) {
+	rows, err := c.pool.Query(ctx, leaseArtifactsSQL, ids, lease)
+	if err != nil {
+		return nil, readFault(err)
+	}
+	found := make(map[uuid.UUID]Artifact, len(ids))
+	var a Artifact
+	_, err = pgx.ForEachRow(rows, []any{&a.ID, &a.Pointer, &a.Token.Epoch, &a.Token.Generation, &a.LeaseID, &a.Digest, &a.Size,
+		&a.MediaType, &a.Stored, &a.Verified, &a.WritableTil, &a.UploadID}, func() error {
+		found[a.ID] = a
+		return nil
+	})
+	return found, readFault(err)
+}
+
+// Proof says of one artifact how its bytes were proved.
+type Proof struct {
+	ArtifactID uuid.UUID
+	Verified   string
+}
+
+// MarkStoredMany is [Catalogue.MarkStored] of many artifacts in one transaction. What it returns is
+// as MarkStored's error for each; an artifact without an entry is stored. After an error nothing is
+// known to be.
+func (c *Catalogue) MarkStoredMany(ctx context.Context, proofs []Proof) (map[uuid.UUID]error, error) {
+	ids, verified := make([]uuid.UUID, len(proofs)), make([]string, len(proofs))
+	for i, p := range proofs {
+		ids[i], verified[i] = p.ArtifactID, p.Verified
+	}
+	var refused map[uuid.UUID]error
+	err := c.decideRows(ctx, func(ctx context.Context, conn *pgxpool.Conn) error {
+		refused = map[uuid.UUID]error{}
+		rows, err := conn.Query(ctx, markStoredManySQL, ids, verified)
+		if err != nil {
+			return err
+		}
+		var id uuid.UUID
+		var status string
+		var reason *string
+		_, err = pgx.ForEachRow(rows, []any{&id, &status, &reason}, func() error {
+			if err := markFault(status, reason); err != nil {
+				refused[id] = err
+			}
+			return nil
+		})
+		return err
+	})
+	return refused, definite(err)
+}
+
+// markFault is the error of one artifact's status.
+func markFault(status string, reason *string) error {
+	switch status {
+	case "stored":
+		return nil
+	case "artifact-not-found":
+		return ErrArtifactNotFound
+	case "lease-lost":
+		return &LeaseLostError{Reason: Reason(orZero(reason))}
+	}
+	return fmt.Errorf("mark stored: unexpected status %q", status)
+}
