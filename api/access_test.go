@@ -77,6 +77,9 @@ var calls = map[string]func(t target) call{
 	"StageFiles": func(t target) call {
 		return call{"POST", "/v1/leases/" + t.lease.String() + "/files", types.StageRequest{Token: t.token, Files: []types.StageFile{stageFile("g", nil)}}}
 	},
+	"CompleteLease": func(t target) call {
+		return call{"POST", "/v1/leases/" + t.lease.String() + "/complete", types.CompleteManyRequest{ArtifactIds: []uuid.UUID{t.artifact}}}
+	},
 	"PublishLease": func(t target) call {
 		return call{"POST", "/v1/leases/" + t.lease.String() + "/publish", types.PublishRequest{OperationId: t.operation, Token: t.token}}
 	},
