@@ -5,19 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/artifactd/artifactd/artifacts"
 )
-
-const planSQL = `SELECT reason, generations, objects, bytes FROM artifactd.collect_plan($1)`
 
 // Defaults of [Options].
 const (
@@ -37,8 +34,10 @@ type Options struct {
 	LandingGrace time.Duration
 	Batch        int // rows a transaction and keys a delete request; at most 1,000
 	Parallel     int // pointers looked at, and delete requests under way, at once
-	Logger       *slog.Logger
-	Registry     prometheus.Registerer
+	// Rate bounds how many keys a second are deleted from the store; 0 means no bound.
+	Rate     float64
+	Logger   *slog.Logger
+	Registry prometheus.Registerer
 }
 
 // Store is what a collector needs of the object store.
@@ -53,11 +52,15 @@ type Collector struct {
 	pool    *pgxpool.Pool
 	store   Store
 	opts    Options
+	limit   *rate.Limiter // of keys
 	metrics *metrics
 }
 
 // New makes a Collector on a pool and a store.
 func New(pool *pgxpool.Pool, store Store, opts Options) (*Collector, error) {
+	if opts.ResumeGrace < 0 || opts.LandingGrace < 0 || !(opts.Rate >= 0) {
+		return nil, fmt.Errorf("%w: graces and rate must not be negative", ErrBadOptions)
+	}
 	if opts.ResumeGrace == 0 {
 		opts.ResumeGrace = DefaultResumeGrace
 	}
@@ -73,106 +76,174 @@ func New(pool *pgxpool.Pool, store Store, opts Options) (*Collector, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	limit := rate.NewLimiter(rate.Inf, opts.Batch)
+	if opts.Rate > 0 {
+		limit.SetLimit(rate.Limit(opts.Rate))
+	}
 	m, err := newMetrics(opts.Registry)
 	if err != nil {
 		return nil, err
 	}
-	return &Collector{pool: pool, store: store, opts: opts, metrics: m}, nil
+	return &Collector{pool: pool, store: store, opts: opts, limit: limit, metrics: m}, nil
 }
 
 // Loop runs until ctx ends: about every interval, spread by a fifth so that replicas do not step
 // in time. A failed run is logged and the next one goes on from there.
 func (c *Collector) Loop(ctx context.Context, interval time.Duration) {
+	c.recallSuccess(ctx)
 	for {
-		pause := time.Duration(float64(interval) * (0.9 + 0.2*rand.Float64()))
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, interval) {
 			return
-		case <-time.After(pause):
 		}
 		report, err := c.RunOnce(ctx, RunOptions{})
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err != nil:
-			c.opts.Logger.Error("collection failed; it goes on at the next run", "error", err)
-		case report.Marked+report.Deleted.Objects+report.Failed > 0:
-			c.opts.Logger.Info("collected", "marked", report.Marked, "deleted_objects", report.Deleted.Objects,
-				"deleted_bytes", report.Deleted.Bytes, "failed", report.Failed, "ledger_size", report.LedgerSize)
 		}
+		c.tell(&report, err)
+	}
+}
+
+// pause waits for about d and reports whether ctx still lives.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(time.Duration(float64(d) * (0.9 + 0.2*rand.Float64())))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// tell logs what a run did, if it did anything.
+func (c *Collector) tell(r *Report, err error) {
+	if err != nil {
+		c.opts.Logger.Error("collection failed; it goes on at the next run", "run_id", r.RunID, "error", err)
+	}
+	if r.Expired+r.Marked+r.Deleted.Objects+r.Failed > 0 {
+		c.opts.Logger.Info("collected", "run_id", r.RunID, "took", r.FinishedAt.Sub(r.StartedAt).Round(time.Millisecond), "candidates", r.Looked,
+			"expired", r.Expired, "marked", r.Marked, "deleted_objects", r.Deleted.Objects, "deleted_bytes", r.Deleted.Bytes, "by_reason", r.ByReason,
+			"failed", r.Failed, "retained", r.Retained, "ledger_size", r.LedgerSize, "ledger_age", r.LedgerAge(), "first_error", r.FirstError)
 	}
 }
 
 // RunOptions of one run.
 type RunOptions struct {
-	// DryRun reports what would be collected and changes nothing.
+	// RunID makes the run visible under this id from its beginning; zero means a new one, which is
+	// written down when the run has lasted for a while, and at its end.
+	RunID uuid.UUID
+	// DryRun makes a plan of what would be collected and changes nothing else.
 	DryRun bool
-	// ResumeGrace replaces the collector's own when it is not nil; zero collects at once.
+	// Pointer confines a dry run to one pointer.
+	Pointer string
+	// PlanID has the run do exactly that plan.
+	PlanID uuid.UUID
+	// ResumeGrace replaces the collector's own when it is not nil; zero collects at once. A plan
+	// has its own.
 	ResumeGrace *time.Duration
 }
 
+// ErrBadOptions: the options of a run do not go together.
+var ErrBadOptions = errors.New("bad options of a collection")
+
+func (o RunOptions) check() error {
+	switch {
+	case o.DryRun && o.PlanID != uuid.Nil:
+		return fmt.Errorf("%w: a dry run makes a plan, and cannot be asked to run one", ErrBadOptions)
+	case o.Pointer != "" && !o.DryRun:
+		return fmt.Errorf("%w: only a dry run can be confined to a pointer; make a plan of it and run that", ErrBadOptions)
+	}
+	return nil
+}
+
+// grace is how long uploads of dead generations are kept in a run.
+func (c *Collector) grace(own *time.Duration) (time.Duration, error) {
+	switch {
+	case own == nil:
+		return c.opts.ResumeGrace, nil
+	case *own < 0:
+		return 0, fmt.Errorf("%w: the resume grace must not be negative, as %s is", ErrBadOptions, *own)
+	}
+	return *own, nil
+}
+
 // RunOnce collects what is garbage now, and reports. When it fails half-way, what it did is
-// durable and the report says so; running again goes on.
+// durable and the report says so; running again goes on. [ErrBadOptions], [ErrPlanNotFound],
+// [ErrPlanExpired], [ErrPlanIncomplete].
 func (c *Collector) RunOnce(ctx context.Context, run RunOptions) (Report, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
+	grace, err := c.grace(run.ResumeGrace)
+	if err = errors.Join(run.check(), err); err != nil {
 		return Report{}, err
 	}
-	report := Report{RunID: id, StartedAt: time.Now().UTC(), DryRun: run.DryRun, ByReason: map[string]Count{}}
-	grace := c.opts.ResumeGrace
-	if run.ResumeGrace != nil {
-		grace = *run.ResumeGrace
+	report := Report{RunID: run.RunID, StartedAt: time.Now().UTC(), State: RunRunning, DryRun: run.DryRun, ByReason: map[string]Count{}}
+	var open openPlan
+	if run.PlanID != uuid.Nil {
+		if open, err = c.openPlan(ctx, run.PlanID); err != nil {
+			return report, err
+		}
+		report.PlanID = &run.PlanID
 	}
-	if run.DryRun {
-		err = c.plan(ctx, grace, &report)
-	} else {
+	if report.RunID == uuid.Nil {
+		if report.RunID, err = uuid.NewV7(); err != nil {
+			return report, err
+		}
+	} else if err := c.record(ctx, &report, false); err != nil {
+		return report, err
+	}
+	switch {
+	case run.DryRun:
+		err = c.dryRun(ctx, run, &report)
+	case run.PlanID != uuid.Nil:
+		err = c.runPlan(ctx, open, &report)
+	default:
 		err = c.collect(ctx, grace, &report)
 	}
-	report.FinishedAt = time.Now().UTC()
+	return report, c.finish(ctx, run, &report, err)
+}
+
+// finish ends a report and writes it down. A run that nobody can ask for leaves no trace when it
+// was dry.
+func (c *Collector) finish(ctx context.Context, run RunOptions, report *Report, err error) error {
+	report.FinishedAt, report.State = time.Now().UTC(), RunDone
 	if err != nil && report.FirstError == "" {
 		report.FirstError = err.Error()
 	}
 	if !run.DryRun {
-		c.metrics.observe(&report, err)
-		err = errors.Join(err, c.record(ctx, &report))
+		c.metrics.observe(report, err)
+	} else if run.RunID == uuid.Nil {
+		return err
 	}
-	return report, err
+	// Also of a run that was stopped: what it did is done.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	return errors.Join(err, c.record(ctx, report, true))
 }
 
 func (c *Collector) collect(ctx context.Context, grace time.Duration, report *Report) error {
-	for _, step := range []func(context.Context, time.Duration, *Report) error{c.markDue, c.takeFiles, c.takeUnnamed, c.deleteDue, c.forget} {
-		if err := step(ctx, grace, report); err != nil {
+	if err := c.markDue(ctx, grace, report); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context, *Report) error{c.takeFiles, c.takeUnnamed, c.deleteAllDue, c.forget, c.measureLedger} {
+		if err := step(ctx, report); err != nil {
 			return err
 		}
 	}
-	return c.measureLedger(ctx, report)
+	return nil
 }
 
-// plan reports what collect would do now.
-func (c *Collector) plan(ctx context.Context, grace time.Duration, report *Report) error {
-	rows, err := c.pool.Query(ctx, planSQL, grace.Seconds())
+// dryRun makes a plan and reports what it says.
+func (c *Collector) dryRun(ctx context.Context, run RunOptions, report *Report) error {
+	plan, err := c.Plan(ctx, PlanOptions{Pointer: run.Pointer, ResumeGrace: run.ResumeGrace, progress: func() { c.note(ctx, report) }})
 	if err != nil {
-		return fmt.Errorf("plan collection: %w", err)
+		return err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var reason string
-		var generations int64
-		var n Count
-		if err := rows.Scan(&reason, &generations, &n.Objects, &n.Bytes); err != nil {
-			return err
-		}
-		report.Marked += generations
+	report.PlanID = &plan.ID
+	for _, n := range plan.Goes {
 		if n.Objects > 0 {
-			report.ByReason[reason] = n
+			report.ByReason[n.Reason] = Count{n.Objects, n.Bytes}
 		}
 	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("plan collection: %w", err)
-	}
-	for _, reason := range slices.Collect(maps.Keys(report.ByReason)) {
-		report.Deleted.Objects += report.ByReason[reason].Objects
-		report.Deleted.Bytes += report.ByReason[reason].Bytes
-	}
+	sum := plan.Sum()
+	report.Marked, report.Deleted = sum.Generations, Count{sum.Objects, sum.Bytes}
 	return c.measureLedger(ctx, report)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -12,7 +13,7 @@ import (
 )
 
 const (
-	claimSQL  = `SELECT object_key, size, reason, first, coalesce(upload_id, ''), stored, claimed_at FROM artifactd.claim_deletions($1, $2)`
+	claimSQL  = `SELECT object_key, size, reason, first, coalesce(upload_id, ''), stored, claimed_at FROM artifactd.claim_deletions($1, $2, $3)`
 	finishSQL = `SELECT left_ledger FROM artifactd.finish_deletions($1, $2, $3)`
 	ledgerSQL = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8 FROM artifactd.deletion`
 )
@@ -30,12 +31,19 @@ type claimed struct {
 	at          time.Time
 }
 
-// deleteDue deletes the ledger's due keys from the store, in batches, several requests at once.
-func (c *Collector) deleteDue(ctx context.Context, _ time.Duration, report *Report) error {
+// deleteAllDue deletes all of the ledger's due keys.
+func (c *Collector) deleteAllDue(ctx context.Context, report *Report) error {
+	return c.deleteDue(ctx, nil, report)
+}
+
+// deleteDue deletes the ledger's due keys from the store, in batches, several requests at once; of
+// a plan only those that it brought there.
+func (c *Collector) deleteDue(ctx context.Context, plan *uuid.UUID, report *Report) error {
 	for {
+		c.note(ctx, report)
 		batches := make([][]claimed, 0, c.opts.Parallel)
 		for range c.opts.Parallel {
-			batch, err := c.claim(ctx)
+			batch, err := c.claim(ctx, plan)
 			if err != nil {
 				return err
 			}
@@ -64,8 +72,13 @@ func (c *Collector) deleteDue(ctx context.Context, _ time.Duration, report *Repo
 	}
 }
 
-func (c *Collector) claim(ctx context.Context) ([]claimed, error) {
-	rows, err := c.pool.Query(ctx, claimSQL, c.opts.Batch, claimFor.Seconds())
+// claim takes a batch of due keys. The pause that the rate asks for comes first, so that it does not
+// eat into the claim.
+func (c *Collector) claim(ctx context.Context, plan *uuid.UUID) ([]claimed, error) {
+	if err := c.limit.WaitN(ctx, c.opts.Batch); err != nil {
+		return nil, err
+	}
+	rows, err := c.pool.Query(ctx, claimSQL, c.opts.Batch, claimFor.Seconds(), plan)
 	if err != nil {
 		return nil, fmt.Errorf("claim deletions: %w", err)
 	}
@@ -155,10 +168,9 @@ func (c *Collector) deleteAll(ctx context.Context, batch []claimed, keys []strin
 }
 
 func (c *Collector) measureLedger(ctx context.Context, report *Report) error {
-	var age float64
-	if err := c.pool.QueryRow(ctx, ledgerSQL).Scan(&report.LedgerSize, &age); err != nil {
+	if err := c.pool.QueryRow(ctx, ledgerSQL).Scan(&report.LedgerSize, &report.LedgerAgeSeconds); err != nil {
 		return fmt.Errorf("measure the deletion ledger: %w", err)
 	}
-	c.metrics.ledger(report.LedgerSize, age)
+	c.metrics.ledger(report.LedgerSize, report.LedgerAgeSeconds)
 	return nil
 }

@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	dueSQL     = `SELECT pointer_id, generation_ids FROM artifactd.collect_due($1)`
-	markSQL    = `SELECT looked, expired, marked FROM artifactd.collect_mark($1, $2, $3)`
-	filesSQL   = `SELECT status, artifacts FROM artifactd.collect_files($1, $2)`
-	unnamedSQL = `SELECT looked, artifacts FROM artifactd.collect_unnamed($1, $2)`
-	forgetSQL  = `SELECT forgotten FROM artifactd.forget_operations($1)`
+	dueSQL         = `SELECT pointer_id, generation_ids FROM artifactd.collect_due($1)`
+	markSQL        = `SELECT looked, expired, marked FROM artifactd.collect_mark($1, $2, $3)`
+	filesSQL       = `SELECT status, artifacts FROM artifactd.collect_files($1, $2)`
+	unnamedSQL     = `SELECT looked, artifacts FROM artifactd.collect_unnamed($1, $2)`
+	forgetSQL      = `SELECT forgotten FROM artifactd.forget_operations($1)`
+	forgetPlansSQL = `SELECT forgotten FROM artifactd.forget_plans($1)`
 )
 
 // markDue looks at every generation that was due, pointer by pointer, each in a transaction of
@@ -28,6 +29,7 @@ func (c *Collector) markDue(ctx context.Context, grace time.Duration, report *Re
 		generations []uuid.UUID
 	}
 	for {
+		c.note(ctx, report)
 		rows, err := c.pool.Query(ctx, dueSQL, c.opts.Batch)
 		if err != nil {
 			return fmt.Errorf("find due generations: %w", err)
@@ -73,7 +75,7 @@ func (c *Collector) markDue(ctx context.Context, grace time.Duration, report *Re
 }
 
 // takeFiles empties the manifests of collecting generations into the ledger.
-func (c *Collector) takeFiles(ctx context.Context, _ time.Duration, report *Report) error {
+func (c *Collector) takeFiles(ctx context.Context, report *Report) error {
 	return c.untilIdle(ctx, report, func(ctx context.Context) (bool, error) {
 		var status string
 		var buried int64
@@ -83,7 +85,7 @@ func (c *Collector) takeFiles(ctx context.Context, _ time.Duration, report *Repo
 }
 
 // takeUnnamed moves artifacts whose path was staged again with other bytes to the ledger.
-func (c *Collector) takeUnnamed(ctx context.Context, _ time.Duration, report *Report) error {
+func (c *Collector) takeUnnamed(ctx context.Context, report *Report) error {
 	return c.untilIdle(ctx, report, func(ctx context.Context) (bool, error) {
 		var looked, buried int64
 		err := c.pool.QueryRow(ctx, unnamedSQL, c.opts.Batch, c.opts.LandingGrace.Seconds()).Scan(&looked, &buried)
@@ -97,6 +99,7 @@ const lostRaces = 10
 func (c *Collector) untilIdle(ctx context.Context, report *Report, step func(context.Context) (bool, error)) error {
 	lost := 0
 	for {
+		c.note(ctx, report)
 		worked, err := step(ctx)
 		switch {
 		case lostRace(err) && lost < lostRaces:
@@ -112,13 +115,19 @@ func (c *Collector) untilIdle(ctx context.Context, report *Report, step func(con
 	}
 }
 
-// forget drops outcomes past their keeping.
-func (c *Collector) forget(ctx context.Context, _ time.Duration, report *Report) error {
-	return c.untilIdle(ctx, report, func(ctx context.Context) (bool, error) {
-		var forgotten int
-		err := c.pool.QueryRow(ctx, forgetSQL, c.opts.Batch).Scan(&forgotten)
-		return forgotten == c.opts.Batch, err
-	})
+// forget drops outcomes and plans past their keeping.
+func (c *Collector) forget(ctx context.Context, report *Report) error {
+	for _, sql := range []string{forgetSQL, forgetPlansSQL} {
+		err := c.untilIdle(ctx, report, func(ctx context.Context) (bool, error) {
+			var forgotten int
+			err := c.pool.QueryRow(ctx, sql, c.opts.Batch).Scan(&forgotten)
+			return forgotten == c.opts.Batch, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lostRace reports whether the database refused a step for the sake of a concurrent one: a
