@@ -73,7 +73,7 @@ var hotOperations = map[string]bool{
 
 // unboundedOperations set deadlines of their own.
 var unboundedOperations = map[string]bool{
-	"GetFile": true, "PutArtifactContent": true, "PutArtifactPart": true, "CompleteArtifact": true, "RunGc": true, "ResolvePointer": true, "AcquireLease": true,
+	"GetFile": true, "PutArtifactContent": true, "PutArtifactPart": true, "CompleteArtifact": true, "RunGc": true, "GetGcRun": true, "ResolvePointer": true, "AcquireLease": true,
 }
 
 // loadOperations reads the document and indexes its operations by id.

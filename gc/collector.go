@@ -132,6 +132,8 @@ type RunOptions struct {
 	// RunID makes the run visible under this id from its beginning; zero means a new one, which is
 	// written down when the run has lasted for a while, and at its end.
 	RunID uuid.UUID
+	// Started, when it is not nil, is called once the run is visible.
+	Started func()
 	// DryRun makes a plan of what would be collected and changes nothing else.
 	DryRun bool
 	// Pointer confines a dry run to one pointer.
@@ -189,6 +191,9 @@ func (c *Collector) RunOnce(ctx context.Context, run RunOptions) (Report, error)
 		}
 	} else if err := c.record(ctx, &report, false); err != nil {
 		return report, err
+	}
+	if run.Started != nil {
+		run.Started()
 	}
 	switch {
 	case run.DryRun:
