@@ -8,26 +8,51 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/artifacts"
 )
 
 // fakeCollector stands in for package gc, which has tests of its own.
 type fakeCollector struct {
+	Collector
 	mu   sync.Mutex
-	runs []CollectReport
+	runs []types.GcRun
 	err  error
 }
 
-func (f *fakeCollector) Collect(_ context.Context, dryRun bool) (CollectReport, error) {
+func (f *fakeCollector) Collect(ctx context.Context, r CollectRequest) (types.GcRun, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	r := CollectReport{StartedAt: now, FinishedAt: now, DryRun: dryRun, DeletedObjects: 2, DeletedBytes: 7, ByReason: map[string]int64{"superseded": 2}}
-	f.runs = append([]CollectReport{r}, f.runs...)
-	return r, f.err
+	run := types.GcRun{RunId: uuid.New(), State: "done", StartedAt: now, FinishedAt: &now, DryRun: r.DryRun, PlanId: r.PlanID,
+		DeletedObjects: 2, DeletedBytes: 7, ByReason: map[string]int64{"superseded": 2}}
+	f.runs = append([]types.GcRun{run}, f.runs...)
+	if ctx.Err() != nil {
+		return types.GcRun{RunId: run.RunId, State: "running"}, ErrStillCollecting
+	}
+	return run, f.err
 }
 
-func (f *fakeCollector) CollectRuns(_ context.Context, limit int) ([]CollectReport, error) {
+func (f *fakeCollector) CollectRun(_ context.Context, id uuid.UUID) (types.GcRun, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.runs {
+		if r.RunId == id {
+			return r, nil
+		}
+	}
+	return types.GcRun{}, ErrRunNotFound
+}
+
+func (f *fakeCollector) CollectPlan(context.Context, uuid.UUID) (types.GcPlan, error) {
+	return types.GcPlan{}, ErrPlanNotFound
+}
+
+func (f *fakeCollector) CollectPlans(context.Context, int) ([]types.GcPlan, error) { return nil, nil }
+
+func (f *fakeCollector) CollectRuns(_ context.Context, limit int) ([]types.GcRun, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.runs[:min(limit, len(f.runs))], nil

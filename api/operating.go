@@ -9,55 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/artifactd/artifactd/api/types"
-	"github.com/artifactd/artifactd/pointer"
 )
-
-// RunGc collects now and answers what was done. The run goes on when the caller hangs up only as
-// far as the collector's own steps reach; it can be stopped anywhere.
-func (s *Server) RunGc(c echo.Context) error {
-	if who := callerOf(c); !who.mayEverywhere(pointer.ScopeAdmin) {
-		return who.refuse(pointer.ScopeAdmin, "every pointer (*)")
-	}
-	in, err := decode[types.GcRequest](c)
-	if err != nil {
-		return err
-	}
-	report, err := s.collector.Collect(c.Request().Context(), in.DryRun != nil && *in.DryRun)
-	if err != nil {
-		return err
-	}
-	return writeJSON(c, http.StatusOK, gcRun(report))
-}
-
-// ListGcRuns answers the last collections.
-func (s *Server) ListGcRuns(c echo.Context, params types.ListGcRunsParams) error {
-	if who := callerOf(c); !who.mayEverywhere(pointer.ScopeAdmin) {
-		return who.refuse(pointer.ScopeAdmin, "every pointer (*)")
-	}
-	runs, err := s.collector.CollectRuns(c.Request().Context(), page(params.Limit, nil).Limit)
-	if err != nil {
-		return err
-	}
-	out := types.GcRunPage{Items: make([]types.GcRun, 0, len(runs))}
-	for _, r := range runs {
-		out.Items = append(out.Items, gcRun(r))
-	}
-	return writeJSON(c, http.StatusOK, out)
-}
-
-func gcRun(r CollectReport) types.GcRun {
-	by := r.ByReason
-	if by == nil {
-		by = map[string]int64{}
-	}
-	return types.GcRun{
-		StartedAt: r.StartedAt.UTC(), FinishedAt: r.FinishedAt.UTC(), DryRun: r.DryRun,
-		ExpiredLeases: &r.ExpiredLeases, CollectedGenerations: &r.CollectedGenerations,
-		DeletedObjects: r.DeletedObjects, DeletedBytes: r.DeletedBytes, RetainedObjects: &r.RetainedObjects,
-		FailedObjects: &r.FailedObjects, SkippedConflicts: &r.SkippedConflicts, ByReason: by, LedgerSize: r.LedgerSize,
-		Error: optional(r.Error),
-	}
-}
 
 // GetHealth says that the process answers. It touches nothing.
 func (s *Server) GetHealth(c echo.Context) error {

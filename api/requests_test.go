@@ -135,6 +135,9 @@ func TestBadInput(t *testing.T) {
 		{"POST", "/v1/pointers/p/rollback", `{"to":"1.1","current_token":"","operation_id":"` + uuid.NewString() + `"}`, "current_token"},
 		{"POST", "/v1/operations/" + uuid.NewString() + "/settle", `{"pointer":"-"}`, "pointer"},
 		{"POST", "/v1/gc/runs", `{"dry_run":1}`, "dry_run"},
+		{"POST", "/v1/gc/runs", `{"pointer":"p"}`, "pointer"},
+		{"POST", "/v1/gc/runs", `{"dry_run":true,"plan_id":"018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f"}`, "plan_id"},
+		{"POST", "/v1/gc/runs", `{"wait_seconds":-1}`, "wait_seconds"},
 		{"POST", leasePath(l) + "/renew", `{"token":"` + l.Token + `","ttl_seconds":0}`, "ttl_seconds"},
 	} {
 		var body any
@@ -267,6 +270,18 @@ func TestOperatingCalls(t *testing.T) {
 	if len(decoded[types.GcRunPage](h.admin.do("GET", "/v1/gc/runs?limit=1", nil).want(200)).Items) != 1 {
 		t.Error("limit is ignored")
 	}
+	// One who does not wait is told where to look.
+	begun := decoded[types.GcRun](h.admin.do("POST", "/v1/gc/runs", map[string]any{"wait_seconds": 0}).want(202))
+	if one := decoded[types.GcRun](h.admin.do("GET", "/v1/gc/runs/"+begun.RunId.String()+"?wait=1", nil).want(200)); one.RunId != begun.RunId || one.State != "done" {
+		t.Errorf("%+v", one)
+	}
+	h.admin.do("GET", "/v1/gc/runs/"+uuid.NewString(), nil).problem(404, "run-not-found")
+	h.admin.do("GET", "/v1/gc/runs/x", nil).problem(400, "invalid-request")
+	h.admin.do("GET", "/v1/gc/plans", nil).want(200)
+	for _, path := range []string{"", "/items"} {
+		h.admin.do("GET", "/v1/gc/plans/"+uuid.NewString()+path, nil).problem(404, "plan-not-found")
+	}
+	h.admin.do("GET", "/v1/gc/explain", nil).problem(400, "invalid-request")
 	if metrics := h.metrics(); !strings.Contains(metrics, `artifactd_http_requests_total{method="GET",route="/healthz",status="200"} 1`) {
 		t.Errorf("metrics:\n%s", metrics)
 	}
@@ -288,7 +303,7 @@ func TestPanicInAHandler(t *testing.T) {
 
 type panickingCollector struct{ Collector }
 
-func (panickingCollector) Collect(context.Context, bool) (CollectReport, error) {
+func (panickingCollector) Collect(context.Context, CollectRequest) (types.GcRun, error) {
 	panic("the roof is on fire")
 }
 

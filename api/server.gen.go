@@ -10,6 +10,7 @@ import (
 	. "github.com/artifactd/artifactd/api/types"
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
 // ServerInterface represents all server handlers.
@@ -38,12 +39,27 @@ type ServerInterface interface {
 	// PutArtifactPart Send one part through the service
 	// (PUT /v1/artifacts/{artifact_id}/parts/{number})
 	PutArtifactPart(ctx echo.Context, artifactId ArtifactId, number PartNumber, params PutArtifactPartParams) error
+	// ExplainKey Why an object stays, or goes
+	// (GET /v1/gc/explain)
+	ExplainKey(ctx echo.Context, params ExplainKeyParams) error
+	// ListGcPlans The last plans
+	// (GET /v1/gc/plans)
+	ListGcPlans(ctx echo.Context, params ListGcPlansParams) error
+	// GetGcPlan What a plan says
+	// (GET /v1/gc/plans/{plan_id})
+	GetGcPlan(ctx echo.Context, planId openapi_types.UUID) error
+	// ListGcPlanItems The items of a plan
+	// (GET /v1/gc/plans/{plan_id}/items)
+	ListGcPlanItems(ctx echo.Context, planId openapi_types.UUID, params ListGcPlanItemsParams) error
 	// ListGcRuns The last collections
 	// (GET /v1/gc/runs)
 	ListGcRuns(ctx echo.Context, params ListGcRunsParams) error
 	// RunGc Collect garbage now
 	// (POST /v1/gc/runs)
 	RunGc(ctx echo.Context) error
+	// GetGcRun One collection, as far as it has come
+	// (GET /v1/gc/runs/{run_id})
+	GetGcRun(ctx echo.Context, runId openapi_types.UUID, params GetGcRunParams) error
 	// ReleaseLease Release a lease
 	// (DELETE /v1/leases/{lease_id})
 	ReleaseLease(ctx echo.Context, leaseId LeaseId) error
@@ -271,6 +287,90 @@ func (w *ServerInterfaceWrapper) PutArtifactPart(ctx echo.Context) error {
 	return err
 }
 
+// ExplainKey converts echo context to params.
+func (w *ServerInterfaceWrapper) ExplainKey(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ExplainKeyParams
+	// ------------- Required query parameter "key" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "key", ctx.QueryParams(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter key: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ExplainKey(ctx, params)
+	return err
+}
+
+// ListGcPlans converts echo context to params.
+func (w *ServerInterfaceWrapper) ListGcPlans(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListGcPlansParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListGcPlans(ctx, params)
+	return err
+}
+
+// GetGcPlan converts echo context to params.
+func (w *ServerInterfaceWrapper) GetGcPlan(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "plan_id" -------------
+	var planId openapi_types.UUID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan_id", ctx.Param("plan_id"), &planId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetGcPlan(ctx, planId)
+	return err
+}
+
+// ListGcPlanItems converts echo context to params.
+func (w *ServerInterfaceWrapper) ListGcPlanItems(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "plan_id" -------------
+	var planId openapi_types.UUID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "plan_id", ctx.Param("plan_id"), &planId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter plan_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListGcPlanItemsParams
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", ctx.QueryParams(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter limit: %s", err))
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", ctx.QueryParams(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cursor: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListGcPlanItems(ctx, planId, params)
+	return err
+}
+
 // ListGcRuns converts echo context to params.
 func (w *ServerInterfaceWrapper) ListGcRuns(ctx echo.Context) error {
 	var err error
@@ -295,6 +395,31 @@ func (w *ServerInterfaceWrapper) RunGc(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RunGc(ctx)
+	return err
+}
+
+// GetGcRun converts echo context to params.
+func (w *ServerInterfaceWrapper) GetGcRun(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "run_id" -------------
+	var runId openapi_types.UUID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "run_id", ctx.Param("run_id"), &runId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter run_id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetGcRunParams
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", ctx.QueryParams(), &params.Wait, runtime.BindQueryParameterOptions{Type: "number", Format: "double"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wait: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetGcRun(ctx, runId, params)
 	return err
 }
 
@@ -1025,6 +1150,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/operations/:operation_id/settle", wrapper.SettleOperation, options.OperationMiddlewares["SettleOperation"]...)
 	router.GET(options.BaseURL+"/v1/gc/runs", wrapper.ListGcRuns, options.OperationMiddlewares["ListGcRuns"]...)
 	router.POST(options.BaseURL+"/v1/gc/runs", wrapper.RunGc, options.OperationMiddlewares["RunGc"]...)
+	router.GET(options.BaseURL+"/v1/gc/runs/:run_id", wrapper.GetGcRun, options.OperationMiddlewares["GetGcRun"]...)
+	router.GET(options.BaseURL+"/v1/gc/plans", wrapper.ListGcPlans, options.OperationMiddlewares["ListGcPlans"]...)
+	router.GET(options.BaseURL+"/v1/gc/plans/:plan_id", wrapper.GetGcPlan, options.OperationMiddlewares["GetGcPlan"]...)
+	router.GET(options.BaseURL+"/v1/gc/plans/:plan_id/items", wrapper.ListGcPlanItems, options.OperationMiddlewares["ListGcPlanItems"]...)
+	router.GET(options.BaseURL+"/v1/gc/explain", wrapper.ExplainKey, options.OperationMiddlewares["ExplainKey"]...)
 	router.GET(options.BaseURL+"/healthz", wrapper.GetHealth, options.OperationMiddlewares["GetHealth"]...)
 	router.GET(options.BaseURL+"/readyz", wrapper.GetReadiness, options.OperationMiddlewares["GetReadiness"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.GetMetrics, options.OperationMiddlewares["GetMetrics"]...)

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -213,30 +212,4 @@ func (s *Server) Drain() {
 		close(s.draining)
 		s.proofs.drain()
 	})
-}
-
-// Collector runs one collection. Package gc implements it; a small adapter in the wiring
-// translates its report.
-type Collector interface {
-	// Collect runs once and tells what it did, or with dryRun what it would do, changing nothing.
-	// The report is valid even when there is an error: it tells how far the run came.
-	Collect(ctx context.Context, dryRun bool) (CollectReport, error)
-	// CollectRuns are the last runs, newest first, at most limit.
-	CollectRuns(ctx context.Context, limit int) ([]CollectReport, error)
-}
-
-// CollectReport is what one collection did. In a dry run the counts are what it would do.
-type CollectReport struct {
-	StartedAt, FinishedAt time.Time
-	DryRun                bool
-	ExpiredLeases         int64 // leases whose expiry was recorded
-	CollectedGenerations  int64
-	DeletedObjects        int64 // confirmed by the store
-	DeletedBytes          int64
-	RetainedObjects       int64 // kept by the store for now (object lock)
-	FailedObjects         int64 // tried again next time
-	SkippedConflicts      int64 // rows that a publish won
-	LedgerSize            int64 // keys that wait for a confirmed deletion
-	ByReason              map[string]int64
-	Error                 string // why it ended early
 }

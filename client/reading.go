@@ -105,11 +105,6 @@ func (c *Client) RetirePointer(ctx context.Context, name, currentToken string) e
 	return err
 }
 
-// Collect has the service collect garbage now, or say what it would collect.
-func (c *Client) Collect(ctx context.Context, dryRun bool) (types.GcRun, error) {
-	return answer[types.GcRun](c.raw.RunGc(ctx, types.GcRequest{DryRun: &dryRun}))
-}
-
 // Ready asks the service once whether it can do its work.
 func (c *Client) Ready(ctx context.Context) (types.Health, error) {
 	return answer[types.Health](c.raw.GetReadiness(ctx))

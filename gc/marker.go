@@ -47,12 +47,34 @@ func ClaimBucket(ctx context.Context, pool *pgxpool.Pool, store MarkerStore, lay
 	if !errors.Is(err, ErrUnmarkedBucket) {
 		return err
 	}
+	if err := checkAncestors(ctx, store, layout, id); err != nil {
+		return err
+	}
 	text := id.String()
 	u := artifacts.Upload{Key: markerKey(layout), Digest: artifacts.DigestOf([]byte(text)), Size: int64(len(text)), ContentType: "text/plain"}
 	if err := store.Put(ctx, u, strings.NewReader(text)); err != nil && !errors.Is(err, artifacts.ErrExists) {
 		return fmt.Errorf("mark the bucket as this installation's: %w", err)
 	}
 	return checkMarker(ctx, store, layout, id) // another may have been faster, on a store that lets both write
+}
+
+// checkAncestors refuses a prefix that lies below another installation's: each would take the other's
+// objects for its own folder's, and an operator who empties one empties both.
+func checkAncestors(ctx context.Context, store artifacts.BlobReader, layout artifacts.Layout, id uuid.UUID) error {
+	for at := len(layout.Prefix) - 1; at >= 0; at-- {
+		if at > 0 && layout.Prefix[at-1] != '/' {
+			continue
+		}
+		above := artifacts.Layout{Prefix: layout.Prefix[:at]}
+		err := checkMarker(ctx, store, above, id)
+		switch {
+		case errors.Is(err, ErrForeignBucket):
+			return fmt.Errorf("the prefix %q lies below that of another installation: %w", layout.Prefix, err)
+		case err != nil && !errors.Is(err, ErrUnmarkedBucket):
+			return err
+		}
+	}
+	return nil
 }
 
 func installation(ctx context.Context, pool *pgxpool.Pool) (uuid.UUID, error) {

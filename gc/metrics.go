@@ -9,17 +9,27 @@ import (
 // metrics of collection. Without a registry they are counted and shown nowhere.
 type metrics struct {
 	deletedObjects, deletedBytes *prometheus.CounterVec
+	candidates, expired, marked  prometheus.Counter
 	failed                       prometheus.Counter
 	runs                         *prometheus.CounterVec
+	retained                     prometheus.Gauge
 	ledgerSize, ledgerAge, last  prometheus.Gauge
 }
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		deletedObjects: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "artifactd_gc_deleted_objects_total",
-			Help: "Keys whose first deletion the store confirmed."}, []string{"reason"}),
+			Help: "Objects whose first deletion the store confirmed."}, []string{"reason"}),
 		deletedBytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "artifactd_gc_deleted_bytes_total",
-			Help: "Declared bytes of those keys."}, []string{"reason"}),
+			Help: "Bytes of these objects."}, []string{"reason"}),
+		candidates: prometheus.NewCounter(prometheus.CounterOpts{Name: "artifactd_gc_candidates_total",
+			Help: "Generations that were due for a look."}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{Name: "artifactd_gc_expired_leases_total",
+			Help: "Leases whose end the collector was the first to record."}),
+		marked: prometheus.NewCounter(prometheus.CounterOpts{Name: "artifactd_gc_marked_total",
+			Help: "Generations that were found to be garbage."}),
+		retained: prometheus.NewGauge(prometheus.GaugeOpts{Name: "artifactd_gc_retained_objects",
+			Help: "Objects that the store refused to delete in the last run because it retains them (object lock)."}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "artifactd_gc_failed_deletions_total",
 			Help: "Deletions that the store refused; they are tried again."}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "artifactd_gc_runs_total",
@@ -35,7 +45,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.deletedObjects, m.deletedBytes, m.failed, m.runs, m.ledgerSize, m.ledgerAge, m.last} {
+	for _, c := range []prometheus.Collector{m.deletedObjects, m.deletedBytes, m.candidates, m.expired, m.marked, m.retained, m.failed, m.runs, m.ledgerSize, m.ledgerAge, m.last} {
 		errs = append(errs, registry.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -46,6 +56,10 @@ func (m *metrics) observe(r *Report, err error) {
 		m.deletedObjects.WithLabelValues(reason).Add(float64(n.Objects))
 		m.deletedBytes.WithLabelValues(reason).Add(float64(n.Bytes))
 	}
+	m.candidates.Add(float64(r.Looked))
+	m.expired.Add(float64(r.Expired))
+	m.marked.Add(float64(r.Marked))
+	m.retained.Set(float64(r.Retained))
 	m.failed.Add(float64(r.Failed))
 	result := "ok"
 	switch {

@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactd/artifactd/artifacts"
 )
 
 const (
-	beginPassSQL  = `SELECT pass_id FROM artifactd.begin_reconcile($1, $2, $3)`
-	noteSQL       = `SELECT unknown FROM artifactd.note_unknown($1, $2, $3)`
 	endListingSQL = `SELECT due, limit_of_pass FROM artifactd.end_listing($1, $2)`
 	dueOrphansSQL = `SELECT object_key, upload_id FROM artifactd.due_orphans($1, $2, $3, $4)`
 	condemnSQL    = `SELECT object_key, upload_id, fate FROM artifactd.condemn_orphans($1, $2, $3, $4, $5)`
@@ -51,6 +50,18 @@ type ReconcileOptions struct {
 	MaxShare float64
 	// DryRun writes down what was seen, and deletes nothing.
 	DryRun bool
+
+	every *time.Duration // since the last pass; nil for now
+}
+
+func (o ReconcileOptions) check() error {
+	switch {
+	case o.Grace < 0:
+		return fmt.Errorf("%w: the grace must not be negative, as %s is", ErrBadOptions, o.Grace)
+	case !(o.MaxShare >= 0 && o.MaxShare <= 1): // NaN is refused, too
+		return fmt.Errorf("%w: the largest share must be 0 to 1, not %v", ErrBadOptions, o.MaxShare)
+	}
+	return nil
 }
 
 // ReconcileReport says what one pass found and did.
@@ -80,18 +91,24 @@ type ReconcileReport struct {
 // Reconciler compares the bucket with the catalogue. It is the only one that ever deletes what no
 // row knows, and the only part of collection whose cost is the bucket's size.
 type Reconciler struct {
-	pool   *pgxpool.Pool
-	store  ReconcileStore
-	layout artifacts.Layout
+	pool    *pgxpool.Pool
+	store   ReconcileStore
+	layout  artifacts.Layout
+	lease   time.Duration // see passLease; shorter in tests
+	metrics *reconcileMetrics
 }
 
-// NewReconciler makes a Reconciler. Any number of them may run at once, beside collectors.
-func NewReconciler(pool *pgxpool.Pool, store ReconcileStore, layout artifacts.Layout) *Reconciler {
-	return &Reconciler{pool: pool, store: store, layout: layout}
+// NewReconciler makes a Reconciler. Any number of them may be asked at once, beside collectors: the
+// database lets one pass be under way at a time. The registry may be nil.
+func NewReconciler(pool *pgxpool.Pool, store ReconcileStore, layout artifacts.Layout, registry prometheus.Registerer) (*Reconciler, error) {
+	m, err := newReconcileMetrics(registry)
+	return &Reconciler{pool: pool, store: store, layout: layout, lease: passLease, metrics: m}, err
 }
 
 // RunOnce makes one pass. Its steps, and what a crash after each leaves:
 //
+//	begin     a row says that a pass is under way, and until when unless it goes on. A crash: once
+//	          that time is over, by the database's clock, the next pass takes over.
 //	list      the bucket is walked once, in batches, each joined with the catalogue after it was
 //	          listed; what nobody knows is written down. A crash, or an error of the listing:
 //	          only sightings are recorded, and this pass deletes nothing.
@@ -99,27 +116,27 @@ func NewReconciler(pool *pgxpool.Pool, store ReconcileStore, layout artifacts.La
 //	          once more and moved to the deletion ledger. A crash: the rest is the next pass's.
 //	abort     unknown multipart uploads are aborted by their id. A crash: the next pass sees them.
 //
-// Its memory is that of a few batches. [ErrForeignBucket], [ErrUnmarkedBucket], [ErrShareLimit].
+// Its memory is that of a few batches. [ErrForeignBucket], [ErrUnmarkedBucket], [ErrShareLimit],
+// [ErrPassRunning], [ErrPassLost], [ErrBadOptions].
 func (r *Reconciler) RunOnce(ctx context.Context, o ReconcileOptions) (ReconcileReport, error) {
 	report := ReconcileReport{StartedAt: time.Now().UTC(), DryRun: o.DryRun}
-	err := r.pass(ctx, o, &report)
+	if err := o.check(); err != nil {
+		return report, err
+	}
+	id, err := installation(ctx, r.pool)
+	if err == nil {
+		err = checkMarker(ctx, r.store, r.layout, id)
+	}
+	if err == nil {
+		err = r.holding(ctx, o, func(ctx context.Context, pass int64) error { return r.pass(ctx, o, id, pass, &report) })
+	}
 	report.FinishedAt = time.Now().UTC()
+	r.metrics.observe(&report, err)
 	return report, err
 }
 
-func (r *Reconciler) pass(ctx context.Context, o ReconcileOptions, report *ReconcileReport) error {
-	id, err := installation(ctx, r.pool)
-	if err != nil {
-		return err
-	}
-	if err := checkMarker(ctx, r.store, r.layout, id); err != nil {
-		return err
-	}
-	var pass int64
-	if err := r.pool.QueryRow(ctx, beginPassSQL, r.layout.Prefix, o.Grace.Seconds(), o.MaxShare).Scan(&pass); err != nil {
-		return fmt.Errorf("begin a reconcile pass: %w", err)
-	}
-	if err := r.list(ctx, report); err != nil {
+func (r *Reconciler) pass(ctx context.Context, o ReconcileOptions, id uuid.UUID, pass int64, report *ReconcileReport) error {
+	if err := r.list(ctx, pass, report); err != nil {
 		return err
 	}
 	if err := r.pool.QueryRow(ctx, endListingSQL, pass, report.Listed+report.Uploads).Scan(&report.Due, &report.Limit); err != nil {
@@ -138,111 +155,6 @@ func (r *Reconciler) pass(ctx context.Context, o ReconcileOptions, report *Recon
 		return err
 	}
 	return r.condemn(ctx, pass, report)
-}
-
-// sightings are listed keys, in columns as the database takes them.
-type sightings struct {
-	keys, uploads []string
-	sizes         []int64
-}
-
-func (s *sightings) add(key, upload string, size int64) {
-	s.keys, s.uploads, s.sizes = append(s.keys, key), append(s.uploads, upload), append(s.sizes, size)
-}
-
-// list walks the bucket. The next batch is listed while the database looks at the one before; a
-// batch is always joined after it was listed, so that the row of a listed object is committed.
-func (r *Reconciler) list(ctx context.Context, report *ReconcileReport) error {
-	for _, walk := range []struct {
-		seq             iter.Seq2[sighting, error]
-		listed, unknown *int64
-	}{
-		{objects(r.store.List(ctx, r.layout.ArtifactsPrefix())), &report.Listed, &report.Unknown},
-		{uploads(r.store.ListMultiparts(ctx, r.layout.ArtifactsPrefix())), &report.Uploads, &report.UnknownUploads},
-	} {
-		batches := make(chan sightings, 2)
-		g, gctx := errgroup.WithContext(ctx)
-		g.Go(func() error {
-			defer close(batches)
-			return r.batch(gctx, walk.seq, batches, walk.listed, report)
-		})
-		g.Go(func() error {
-			for b := range batches {
-				var unknown int64
-				if err := r.pool.QueryRow(gctx, noteSQL, b.keys, b.uploads, b.sizes).Scan(&unknown); err != nil {
-					return fmt.Errorf("compare the listing with the catalogue: %w", err)
-				}
-				*walk.unknown += unknown
-			}
-			return nil
-		})
-		if err := g.Wait(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sighting is one listed object or upload.
-type sighting struct {
-	key, upload string
-	size        int64
-}
-
-func objects(seq iter.Seq2[artifacts.Object, error]) iter.Seq2[sighting, error] {
-	return func(yield func(sighting, error) bool) {
-		for o, err := range seq {
-			if !yield(sighting{key: o.Key, size: o.Size}, err) {
-				return
-			}
-		}
-	}
-}
-
-func uploads(seq iter.Seq2[artifacts.Multipart, error]) iter.Seq2[sighting, error] {
-	return func(yield func(sighting, error) bool) {
-		for m, err := range seq {
-			if !yield(sighting{key: m.Key, upload: m.UploadID}, err) {
-				return
-			}
-		}
-	}
-}
-
-// batch cuts a listing into batches. Keys that are no artifacts' are counted and left alone.
-func (r *Reconciler) batch(ctx context.Context, seq iter.Seq2[sighting, error], out chan<- sightings, listed *int64, report *ReconcileReport) error {
-	var b sightings
-	send := func() error {
-		select {
-		case out <- b:
-			b = sightings{}
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	for s, err := range seq {
-		if err != nil {
-			return fmt.Errorf("list the bucket: %w; nothing was deleted", err)
-		}
-		if _, _, err := r.layout.ParseArtifactKey(s.key); err != nil {
-			report.Foreign++
-			if report.FirstForeign == "" {
-				report.FirstForeign = s.key
-			}
-			continue
-		}
-		*listed++
-		if b.add(s.key, s.upload, s.size); len(b.keys) == DefaultBatch {
-			if err := send(); err != nil {
-				return err
-			}
-		}
-	}
-	if len(b.keys) == 0 {
-		return ctx.Err()
-	}
-	return send()
 }
 
 // orphan is one unknown object or upload that is due.

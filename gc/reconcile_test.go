@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/gc"
@@ -55,11 +57,20 @@ func (s *site) orphan(body string, metadata map[string]string) string {
 
 func (s *site) pass(o gc.ReconcileOptions) gc.ReconcileReport {
 	s.t.Helper()
-	report, err := gc.NewReconciler(s.pool, s.store, s.layout).RunOnce(s.t.Context(), o)
+	report, err := newReconciler(s.t, s.pool, s.store, s.layout).RunOnce(s.t.Context(), o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return report
+}
+
+func newReconciler(t *testing.T, pool *pgxpool.Pool, store gc.ReconcileStore, layout artifacts.Layout) *gc.Reconciler {
+	t.Helper()
+	r, err := gc.NewReconciler(pool, store, layout, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 func (s *site) there(key string) bool {
@@ -140,16 +151,18 @@ func TestReconcileShareLimit(t *testing.T) {
 		s.orphan(fmt.Sprint("lost", i), nil)
 	}
 	s.pass(anyShare)
-	r, err := gc.NewReconciler(s.pool, s.store, s.layout).RunOnce(t.Context(), gc.ReconcileOptions{MaxShare: 0.1})
+	r, err := newReconciler(s.t, s.pool, s.store, s.layout).RunOnce(t.Context(), gc.ReconcileOptions{MaxShare: 0.1})
 	if !errors.Is(err, gc.ErrShareLimit) || r.Due != 3 || r.Limit != 2 || r.Moved != 0 || s.number(ledgerSize) != 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	// The database holds every caller to it.
+	s.exec(`UPDATE artifactd.reconcile_pass SET ended_at = NULL WHERE pass_id = (SELECT max(pass_id) FROM artifactd.reconcile_pass)`)
 	s.exec(`SELECT artifactd.condemn_orphans((SELECT max(pass_id) FROM artifactd.reconcile_pass), array_agg(object_key), array_agg(upload_id),
 		array_agg(''::text), array_agg(''::text)) FROM artifactd.orphan`)
 	if n := s.number(ledgerSize); n != 0 {
 		t.Errorf("%d keys went beyond the share", n)
 	}
+	s.exec(`UPDATE artifactd.reconcile_pass SET ended_at = clock_timestamp() WHERE ended_at IS NULL`)
 	if r := s.pass(gc.ReconcileOptions{MaxShare: 0.3}); r.Moved != 3 {
 		t.Errorf("%+v", r)
 	}
@@ -163,7 +176,7 @@ func TestReconcileNeedsTheMarker(t *testing.T) {
 		s := newSite(t, server)
 		lost := s.orphan("lost", nil)
 		run := func() error {
-			_, err := gc.NewReconciler(s.pool, s.store, s.layout).RunOnce(t.Context(), anyShare)
+			_, err := newReconciler(s.t, s.pool, s.store, s.layout).RunOnce(t.Context(), anyShare)
 			return err
 		}
 		if err := run(); !errors.Is(err, gc.ErrUnmarkedBucket) || !strings.Contains(err.Error(), "artifactd/installation") {
@@ -177,7 +190,7 @@ func TestReconcileNeedsTheMarker(t *testing.T) {
 		// The same bucket, seen from another installation's database.
 		other := newSiteOn(t, s)
 		for range 2 {
-			_, err := gc.NewReconciler(other.pool, s.store, s.layout).RunOnce(t.Context(), anyShare)
+			_, err := newReconciler(s.t, other.pool, s.store, s.layout).RunOnce(t.Context(), anyShare)
 			if !errors.Is(err, gc.ErrForeignBucket) {
 				t.Errorf("reconcile of another's bucket: %v", err)
 			}
@@ -257,7 +270,7 @@ func TestReconcileBesideUploads(t *testing.T) {
 		if i > 1 { // by now there is nothing that the list could begin with but versions
 			s.orphan(fmt.Sprint("lost too", i), nil)
 		}
-		if _, err := gc.NewReconciler(s.pool, store, s.layout).RunOnce(t.Context(), anyShare); err != nil {
+		if _, err := newReconciler(s.t, s.pool, store, s.layout).RunOnce(t.Context(), anyShare); err != nil {
 			t.Fatal(err)
 		}
 		s.publish(l)
@@ -282,31 +295,12 @@ func TestReconcileLooksAgainBeforeItCondemns(t *testing.T) {
 		s.exec(`INSERT INTO artifactd.artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, stored_at, writable_until)
 			VALUES ($1, 1, $1, $2, $3, 'x', now(), now())`, id, d[:], len(body))
 	}}
-	r, err := gc.NewReconciler(s.pool, store, s.layout).RunOnce(t.Context(), anyShare)
+	r, err := newReconciler(s.t, s.pool, store, s.layout).RunOnce(t.Context(), anyShare)
 	if err != nil || r.Due != 1 || r.Known != 1 || r.Moved != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	s.collect()
 	s.check()
-}
-
-// Two passes at the same time are one pass: what both saw first has been seen once.
-func TestReconcilePassesAtOnceAreOne(t *testing.T) {
-	s := marked(t, testenv.Versitygw)
-	s.orphan("lost", nil)
-	r := gc.NewReconciler(s.pool, s.store, s.layout)
-	// The second pass begins, and ends, while the first is under way.
-	var inner gc.ReconcileReport
-	outer := &meddling{ReconcileStore: s.store, onFirstListed: func() {
-		var err error
-		if inner, err = r.RunOnce(t.Context(), anyShare); err != nil {
-			t.Error(err)
-		}
-	}}
-	report, err := gc.NewReconciler(s.pool, outer, s.layout).RunOnce(t.Context(), anyShare)
-	if err != nil || inner.Unknown != 1 || inner.Moved != 0 || report.Unknown != 1 || report.Moved != 0 {
-		t.Errorf("inner %+v, outer %+v, %v", inner, report, err)
-	}
 }
 
 // Objects of a history that the database does not know are kept and reported.
@@ -347,19 +341,21 @@ func TestScheduleG5ListingCutShort(t *testing.T) {
 	s.pass(anyShare)
 	for cut := range 4 {
 		store := &meddling{ReconcileStore: s.store, listFault: artifacts.ErrStoreUnavailable, cutAfter: cut}
-		r, err := gc.NewReconciler(s.pool, store, s.layout).RunOnce(t.Context(), anyShare)
+		r, err := newReconciler(s.t, s.pool, store, s.layout).RunOnce(t.Context(), anyShare)
 		if !errors.Is(err, artifacts.ErrStoreUnavailable) || r.Moved != 0 || s.number(ledgerSize) != 0 {
 			t.Fatalf("cut after %d: %+v, %v", cut, r, err)
 		}
 	}
 	// Nor may anybody else go on with such a pass.
+	s.exec(`UPDATE artifactd.reconcile_pass SET ended_at = NULL WHERE pass_id = (SELECT max(pass_id) FROM artifactd.reconcile_pass)`)
 	_, err := s.pool.Exec(t.Context(), `SELECT artifactd.condemn_orphans((SELECT max(pass_id) FROM artifactd.reconcile_pass), ARRAY[$1], ARRAY[''], ARRAY[''], ARRAY[''])`, lost)
 	if err == nil || !strings.Contains(err.Error(), "not complete") {
 		t.Errorf("condemning without a complete listing: %v", err)
 	}
+	s.exec(`UPDATE artifactd.reconcile_pass SET ended_at = clock_timestamp() WHERE ended_at IS NULL`)
 	// A store that does not say what an object is keeps it.
 	dumb := &meddling{ReconcileStore: unreadable{s.store}}
-	if r, err := gc.NewReconciler(s.pool, dumb, s.layout).RunOnce(t.Context(), anyShare); !errors.Is(err, artifacts.ErrStoreUnavailable) || r.Moved != 0 {
+	if r, err := newReconciler(s.t, s.pool, dumb, s.layout).RunOnce(t.Context(), anyShare); !errors.Is(err, artifacts.ErrStoreUnavailable) || r.Moved != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if r := s.pass(anyShare); r.Moved != 1 {
@@ -442,13 +438,16 @@ func TestScheduleG6EverybodyAtOnce(t *testing.T) {
 		})
 	}
 	for range 2 {
-		c, r := s.collector(s.store), gc.NewReconciler(s.pool, s.store, s.layout)
+		c, r := s.collector(s.store), newReconciler(s.t, s.pool, s.store, s.layout)
 		loop(func() error {
 			_, err := c.RunOnce(context.Background(), gc.RunOptions{ResumeGrace: new(time.Duration)})
 			return err
 		})
 		loop(func() error {
 			_, err := r.RunOnce(context.Background(), anyShare)
+			if errors.Is(err, gc.ErrPassRunning) {
+				return nil // the other one is at it
+			}
 			return err
 		})
 	}
@@ -563,4 +562,49 @@ func TestReconcileVersionedBucket(t *testing.T) {
 	if err != nil || len(out.Versions)+len(out.DeleteMarkers) != 0 {
 		t.Errorf("%d versions and %d markers are left, %v", len(out.Versions), len(out.DeleteMarkers), err)
 	}
+}
+
+// A prefix below another installation's is refused; one whose name only begins like it is not. The
+// other way round, what lies below a prefix is left alone.
+func TestPrefixesThatLieInEachOther(t *testing.T) {
+	s := marked(t, testenv.Versitygw)
+	s.pointer("p", 5, 86400)
+	s.version("p", "one")
+	claim := func(prefix string) error {
+		other := newSiteOn(t, &site{t: t, store: s.store, layout: artifacts.Layout{Prefix: prefix}})
+		return gc.ClaimBucket(t.Context(), other.pool, s.store, other.layout)
+	}
+	for _, prefix := range []string{"artifactd/staging/", "artifactd/artifacts/x/"} {
+		if err := claim(prefix); !errors.Is(err, gc.ErrForeignBucket) || !strings.Contains(err.Error(), prefix) {
+			t.Errorf("below another's prefix: %v", err)
+		}
+	}
+	if err := claim("artifactd-2/"); err != nil {
+		t.Errorf("a prefix that only begins like another's: %v", err)
+	}
+	if err := claim(""); err != nil { // nothing tells a later one above from what lies below it
+		t.Errorf("the whole bucket: %v", err)
+	}
+	upper := newSiteOn(t, &site{t: t, store: s.store, layout: artifacts.Layout{}})
+	upper.exec(`UPDATE artifactd.installation SET installation_id = $1::uuid`, s.read("installation"))
+	for range 2 {
+		if r, err := newReconciler(t, upper.pool, s.store, upper.layout).RunOnce(t.Context(), anyShare); err != nil || r.Unknown != 0 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	s.check()
+}
+
+func (s *site) read(key string) string {
+	s.t.Helper()
+	body, _, err := s.store.Get(s.t.Context(), key, artifacts.WholeObject)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer body.Close()
+	var b strings.Builder
+	if _, err := io.Copy(&b, body); err != nil {
+		s.t.Fatal(err)
+	}
+	return b.String()
 }

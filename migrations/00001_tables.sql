@@ -161,15 +161,18 @@ CREATE TABLE artifactd.deletion (
     not_before  timestamptz NOT NULL,  -- next attempt; pushed ahead while a collector works on it
     deleted_at  timestamptz,           -- first deletion that the store confirmed
     attempts    integer NOT NULL DEFAULT 0,
-    last_error  text
+    last_error  text,
+    plan_id     uuid                   -- the plan whose run brought it here; null for every other run
 ) WITH (fillfactor = 70);
 CREATE INDEX deletion_due ON artifactd.deletion (not_before);
+CREATE INDEX deletion_planned ON artifactd.deletion (plan_id, not_before) WHERE plan_id IS NOT NULL;
 
 -- The last runs of the collector, for operators.
 CREATE TABLE artifactd.gc_run (
     run_id      uuid PRIMARY KEY,
     started_at  timestamptz NOT NULL,
-    finished_at timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL,  -- a run that is under way writes down how far it has come
+    finished_at timestamptz,           -- null while it is under way, or for ever if it was killed
     report      jsonb NOT NULL
 );
 CREATE INDEX gc_run_started ON artifactd.gc_run (started_at);

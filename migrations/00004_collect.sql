@@ -26,22 +26,78 @@ LANGUAGE sql STABLE SET search_path = artifactd, pg_temp AS $$
 $$;
 -- +goose StatementEnd
 
+-- What collection makes of one generation, from the facts alone: whether it is garbage and why, or
+-- what keeps it and, where time alone ends that, until when. A lease whose end nobody has recorded
+-- yet counts as ended at this moment. The edge is the pointer's keep_boundary. Marking, plans and
+-- explanations all ask here, so that none of them can tell another story than the others.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.judge_generation(
+    p artifactd.pointer, g artifactd.generation, p_epoch bigint, p_at timestamptz, p_grace_seconds double precision,
+    p_edge_epoch bigint, p_edge_generation bigint,
+    OUT garbage boolean, OUT reason text, OUT keeps_until timestamptz
+) LANGUAGE plpgsql IMMUTABLE SET search_path = artifactd, pg_temp AS $$
+DECLARE v_ended timestamptz := g.ended_at;
+BEGIN
+    garbage := false;
+    IF g.state = 'published' THEN
+        -- One that is pinned, or still among the newest, stays until that changes.
+        IF g.displaced_at IS NULL OR g.generation_id IS NOT DISTINCT FROM p.current_id THEN reason := 'current'; RETURN; END IF;
+        IF g.pinned THEN reason := 'pinned'; RETURN; END IF;
+        keeps_until := g.displaced_at + make_interval(secs => least(p.keep_seconds, 3155760000));
+        IF keeps_until > p_at THEN reason := 'keep-seconds'; RETURN; END IF;
+        keeps_until := NULL;
+        IF (g.epoch, g.generation) <= (p_edge_epoch, p_edge_generation) THEN
+            garbage := true; reason := 'displaced';
+        ELSE
+            reason := 'keep-versions';
+        END IF;
+        RETURN;
+    END IF;
+    reason := g.state;
+    IF g.state = 'leased' THEN
+        reason := lease_reason(p, g, g.epoch, g.generation, p_epoch, p_at);
+        IF reason IS NULL THEN
+            reason := 'leased'; keeps_until := effective_expiry(p.lease_expires_at, g.ttl_seconds, p_at); RETURN;
+        END IF;
+        reason := CASE WHEN reason = 'expired' THEN 'expired' ELSE 'superseded' END;
+        v_ended := p_at;
+    END IF;
+    keeps_until := v_ended + make_interval(secs => coalesce(p_grace_seconds, 3600));
+    IF keeps_until <= p_at OR (g.epoch, g.generation) < (p.current_epoch, p.current_generation) THEN
+        garbage := true; keeps_until := NULL;
+    ELSE
+        reason := 'resume-grace';
+    END IF;
+END $$;
+-- +goose StatementEnd
+
+-- Graces are courtesies, and none of them lasts less than no time.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.check_grace(p_seconds double precision) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_seconds < 0 OR p_seconds > 315576000 THEN  -- NaN is above every number
+        RAISE EXCEPTION 'a grace is 0 seconds to ten years, not %', p_seconds USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+-- +goose StatementEnd
+
 -- Looks at due generations of one pointer: records ends that nobody saw, and marks what is
 -- garbage as collecting. Committed alone; from then on a marked generation is not read, pinned,
 -- rolled back to or adopted from. A dead generation waits out the resume grace unless a newer
--- one has published; a displaced version waits out its retention unless it is pinned.
+-- one has published; a displaced version waits out its retention unless it is pinned. A planned
+-- look takes exactly the generations it names, due or not, and leaves when others are due alone.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_mark(
-    p_pointer_id bigint, p_due uuid[], p_grace_seconds double precision,
+    p_pointer_id bigint, p_due uuid[], p_grace_seconds double precision, p_planned boolean DEFAULT false,
     OUT looked integer, OUT expired integer, OUT marked integer
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 -- A pointer that somebody else holds for long is the next run's; the others do not wait for it.
 SET lock_timeout = '1s' AS $$
-DECLARE
-    p pointer; d generation; at timestamptz; v_epoch bigint; v_reason text; v_edge record; v_until timestamptz;
-    v_next timestamptz; v_marks uuid[] := '{}';
+DECLARE p pointer; d generation; at timestamptz; v_epoch bigint; v_edge record; v_fate record; v_marks uuid[] := '{}';
 BEGIN
     PERFORM begin_decision();
+    PERFORM check_grace(p_grace_seconds);
     looked := 0; expired := 0; marked := 0;
     PERFORM 1 FROM pointer WHERE pointer_id = p_pointer_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN; END IF;
@@ -51,46 +107,31 @@ BEGIN
     SELECT * INTO STRICT p FROM pointer WHERE pointer_id = p_pointer_id;
     SELECT * INTO v_edge FROM keep_boundary(p_pointer_id, p.keep_versions);
     FOR d IN SELECT * FROM generation WHERE generation_id = ANY (p_due)
-             AND pointer_id = p_pointer_id AND collect_at <= at LOOP
+             AND pointer_id = p_pointer_id AND (collect_at <= at OR p_planned AND collected_at IS NULL) LOOP
         looked := looked + 1;
-        v_next := NULL;
+        SELECT * INTO v_fate FROM judge_generation(p, d, v_epoch, at, p_grace_seconds, v_edge.epoch, v_edge.generation);
         IF d.collecting_at IS NOT NULL THEN
-            NULL;  -- marked before: nothing to look at any more
-        ELSIF d.state = 'leased' THEN
-            v_reason := lease_reason(p, d, d.epoch, d.generation, v_epoch, at);
-            IF v_reason IS NULL THEN
-                v_next := effective_expiry(p.lease_expires_at, d.ttl_seconds, at);
-            ELSE
-                PERFORM end_lease(d.generation_id, CASE WHEN v_reason = 'expired' THEN 'expired' ELSE 'superseded' END, at);
-                expired := expired + 1;
-                CONTINUE;  -- its end has set when to look again
-            END IF;
-        ELSIF d.state = 'published' THEN
-            -- One that is pinned, or still among the newest, is looked at again when that changes.
-            IF d.displaced_at IS NOT NULL AND d.generation_id IS DISTINCT FROM p.current_id AND NOT d.pinned THEN
-                v_until := d.displaced_at + make_interval(secs => least(p.keep_seconds, 3155760000));
-                IF v_until > at THEN
-                    v_next := v_until;
-                ELSIF (d.epoch, d.generation) <= (v_edge.epoch, v_edge.generation) THEN
-                    v_marks := v_marks || d.generation_id;
-                END IF;
-            END IF;
-        ELSE
-            v_until := d.ended_at + make_interval(secs => coalesce(p_grace_seconds, 3600));
-            IF v_until <= at OR (d.epoch, d.generation) < (p.current_epoch, p.current_generation) THEN
-                v_marks := v_marks || d.generation_id;
-            ELSE
-                v_next := v_until;
-            END IF;
+            v_fate.keeps_until := NULL;  -- marked before: nothing to look at any more
+        ELSIF d.state = 'leased' AND v_fate.reason <> 'leased' THEN
+            PERFORM end_lease(d.generation_id, CASE WHEN lease_reason(p, d, d.epoch, d.generation, v_epoch, at) = 'expired'
+                                                    THEN 'expired' ELSE 'superseded' END, at);
+            expired := expired + 1;
+            CONTINUE;  -- its end has set when to look again
+        ELSIF v_fate.garbage THEN
+            v_marks := v_marks || d.generation_id;
         END IF;
-        UPDATE generation SET collect_at = v_next WHERE generation_id = d.generation_id;
+        IF NOT p_planned THEN
+            UPDATE generation SET collect_at = v_fate.keeps_until WHERE generation_id = d.generation_id;
+        END IF;
     END LOOP;
     -- What newer displaced versions have pushed beyond keep_versions is due now.
-    UPDATE generation SET collect_at = at
-     WHERE pointer_id = p_pointer_id AND displaced_at IS NOT NULL AND collected_at IS NULL
-       AND collecting_at IS NULL AND collect_at IS NULL AND NOT pinned
-       AND generation_id <> ALL (v_marks)
-       AND (epoch, generation) <= (v_edge.epoch, v_edge.generation);
+    IF NOT p_planned THEN
+        UPDATE generation SET collect_at = at
+         WHERE pointer_id = p_pointer_id AND displaced_at IS NOT NULL AND collected_at IS NULL
+           AND collecting_at IS NULL AND collect_at IS NULL AND NOT pinned
+           AND generation_id <> ALL (v_marks)
+           AND (epoch, generation) <= (v_edge.epoch, v_edge.generation);
+    END IF;
     UPDATE generation SET collecting_at = at, collect_at = NULL WHERE generation_id = ANY (v_marks);
     marked := coalesce(array_length(v_marks, 1), 0);
 END $$;
@@ -101,7 +142,8 @@ END $$;
 -- here, or come after, and find the row gone.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.bury_artifacts(
-    p_artifact_ids uuid[], p_reason text, p_landing_seconds double precision, OUT artifacts integer, OUT bytes bigint
+    p_artifact_ids uuid[], p_reason text, p_landing_seconds double precision, p_plan_id uuid DEFAULT NULL,
+    OUT artifacts integer, OUT bytes bigint
 ) LANGUAGE plpgsql SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
@@ -111,9 +153,9 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id)
         RETURNING a.*
     ), buried AS (
-        INSERT INTO deletion (object_key, size, reason, upload_id, stored, enqueued_at, final_after, not_before)
+        INSERT INTO deletion (object_key, size, reason, upload_id, stored, plan_id, enqueued_at, final_after, not_before)
         SELECT i.key_prefix || 'artifacts/' || encode(gone.digest, 'hex') || '/' || gone.artifact_id,
-               gone.size, p_reason, gone.upload_id, gone.stored_at IS NOT NULL, clock_timestamp(),
+               gone.size, p_reason, gone.upload_id, gone.stored_at IS NOT NULL, p_plan_id, clock_timestamp(),
                gone.writable_until + make_interval(secs => p_landing_seconds), clock_timestamp()
           FROM gone, installation i
         RETURNING size
@@ -124,20 +166,27 @@ END $$;
 
 -- Takes up to p_limit files from the manifest of one collecting generation, and what no other
 -- file names to the ledger, in one transaction. A manifest that an uncollected generation shares
--- stays. Status: worked, idle (no collecting generation is free).
+-- stays. Status: worked, idle (no collecting generation is free). A plan names the one generation.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_files(
-    p_limit integer, p_landing_seconds double precision,
+    p_limit integer, p_landing_seconds double precision, p_plan_id uuid DEFAULT NULL, p_generation_id uuid DEFAULT NULL,
     OUT status text, OUT reason text, OUT finished boolean, OUT artifacts integer, OUT bytes bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE g generation; v_ids uuid[]; v_taken integer;
 BEGIN
     PERFORM begin_decision();
+    PERFORM check_grace(p_landing_seconds);
     artifacts := 0; bytes := 0;
-    SELECT * INTO g FROM generation
-     WHERE collecting_at IS NOT NULL AND collected_at IS NULL
-     ORDER BY collecting_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF p_generation_id IS NULL THEN
+        SELECT * INTO g FROM generation
+         WHERE collecting_at IS NOT NULL AND collected_at IS NULL
+         ORDER BY collecting_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    ELSE
+        SELECT * INTO g FROM generation
+         WHERE generation_id = p_generation_id AND collecting_at IS NOT NULL AND collected_at IS NULL
+           FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
     IF NOT FOUND THEN status := 'idle'; RETURN; END IF;
     status := 'worked';
     reason := CASE WHEN g.state = 'published' THEN 'displaced' ELSE g.state END;
@@ -158,7 +207,7 @@ BEGIN
             RETURNING m.artifact_id)
         SELECT array_agg(DISTINCT artifact_id), count(*) INTO v_ids, v_taken FROM taken;
         IF v_ids IS NOT NULL THEN
-            SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, reason, p_landing_seconds) b;
+            SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, reason, p_landing_seconds, p_plan_id) b;
         END IF;
         finished := v_taken < p_limit;
     ELSE
@@ -170,44 +219,57 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Artifacts whose path was staged again with other bytes. Status as collect_files.
+-- Artifacts whose path was staged again with other bytes. A plan names the artifacts.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_unnamed(
-    p_limit integer, p_landing_seconds double precision, OUT looked integer, OUT artifacts integer, OUT bytes bigint
+    p_limit integer, p_landing_seconds double precision, p_plan_id uuid DEFAULT NULL, p_artifact_ids uuid[] DEFAULT NULL,
+    OUT looked integer, OUT artifacts integer, OUT bytes bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE v_ids uuid[];
 BEGIN
     PERFORM begin_decision();
-    SELECT array_agg(artifact_id) INTO v_ids FROM (
-        SELECT artifact_id FROM artifact WHERE unnamed_at IS NOT NULL
-         ORDER BY unnamed_at LIMIT p_limit FOR UPDATE SKIP LOCKED) u;
+    PERFORM check_grace(p_landing_seconds);
+    IF p_artifact_ids IS NULL THEN
+        SELECT array_agg(artifact_id) INTO v_ids FROM (
+            SELECT artifact_id FROM artifact WHERE unnamed_at IS NOT NULL
+             ORDER BY unnamed_at LIMIT p_limit FOR UPDATE SKIP LOCKED) u;
+    ELSE
+        SELECT array_agg(artifact_id) INTO v_ids FROM (
+            SELECT artifact_id FROM artifact WHERE unnamed_at IS NOT NULL AND artifact_id = ANY (p_artifact_ids)
+             ORDER BY artifact_id FOR UPDATE SKIP LOCKED) u;
+    END IF;
     looked := coalesce(array_length(v_ids, 1), 0); artifacts := 0; bytes := 0;
     IF v_ids IS NULL THEN RETURN; END IF;
     UPDATE artifact a SET unnamed_at = NULL WHERE a.artifact_id = ANY (v_ids)
        AND EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id);
-    SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, 'replaced', p_landing_seconds) b;
+    SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, 'replaced', p_landing_seconds, p_plan_id) b;
 END $$;
 -- +goose StatementEnd
 
 -- Takes due keys for one collector: for p_seconds nobody else gets them. claimed_at is the
--- database's time before any of the deletions that follow.
+-- database's time before any of the deletions that follow. With a plan, only the keys that it
+-- brought into the ledger.
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.claim_deletions(p_limit integer, p_seconds double precision)
+CREATE FUNCTION artifactd.claim_deletions(p_limit integer, p_seconds double precision, p_plan_id uuid DEFAULT NULL)
 RETURNS TABLE (object_key text, size bigint, reason text, first boolean, upload_id text, stored boolean, claimed_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
-DECLARE at timestamptz;
+DECLARE at timestamptz; v_keys text[];
 BEGIN
     PERFORM begin_decision();
     at := clock_timestamp();
+    IF p_plan_id IS NULL THEN
+        v_keys := ARRAY(SELECT d.object_key FROM deletion d WHERE d.not_before <= at
+                         ORDER BY d.not_before LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    ELSE
+        v_keys := ARRAY(SELECT d.object_key FROM deletion d WHERE d.plan_id = p_plan_id AND d.not_before <= at
+                         ORDER BY d.plan_id, d.not_before LIMIT p_limit FOR UPDATE SKIP LOCKED);
+    END IF;
     RETURN QUERY
-    WITH due AS (
-        SELECT d.object_key FROM deletion d WHERE d.not_before <= at
-         ORDER BY d.not_before LIMIT p_limit FOR UPDATE SKIP LOCKED)
     UPDATE deletion d SET not_before = at + make_interval(secs => p_seconds), attempts = d.attempts + 1
-      FROM due WHERE d.object_key = due.object_key
+     WHERE d.object_key = ANY (v_keys)
     RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL, d.upload_id, d.stored, at;
 END $$;
 -- +goose StatementEnd
@@ -235,44 +297,6 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- What a run would mark now, by reason, without marking it. Files that other generations share
--- are counted once and only when nothing else names them.
--- +goose StatementBegin
-CREATE FUNCTION artifactd.collect_plan(p_grace_seconds double precision)
-RETURNS TABLE (reason text, generations bigint, objects bigint, bytes bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
-    WITH due AS (
-        SELECT g.generation_id, g.manifest_id,
-               CASE WHEN g.state = 'published' THEN 'displaced'
-                    WHEN g.state <> 'leased' THEN g.state
-                    WHEN p.head_id = g.generation_id THEN 'expired' ELSE 'superseded' END AS reason
-          FROM generation g JOIN pointer p USING (pointer_id)
-         WHERE g.collecting_at IS NOT NULL AND g.collected_at IS NULL
-            OR (g.collect_at IS NOT NULL AND g.collecting_at IS NULL AND CASE
-                WHEN g.state = 'leased' THEN
-                    lease_reason(p, g, g.epoch, g.generation, (SELECT epoch FROM installation), clock_timestamp()) IS NOT NULL
-                    AND (p_grace_seconds <= 0 OR (g.epoch, g.generation) < (p.current_epoch, p.current_generation))
-                WHEN g.state = 'published' THEN
-                    NOT g.pinned AND g.displaced_at + make_interval(secs => least(p.keep_seconds, 3155760000)) <= clock_timestamp()
-                    AND (g.epoch, g.generation) <= (SELECT b.epoch, b.generation FROM keep_boundary(p.pointer_id, p.keep_versions) b)
-                ELSE g.ended_at + make_interval(secs => p_grace_seconds) <= clock_timestamp()
-                    OR (g.epoch, g.generation) < (p.current_epoch, p.current_generation) END)
-    ), files AS (
-        SELECT DISTINCT ON (m.artifact_id) m.artifact_id, due.reason, a.size
-          FROM due JOIN manifest_file m USING (manifest_id) JOIN artifact a USING (artifact_id)
-         WHERE NOT EXISTS (
-               SELECT 1 FROM manifest_file m2 JOIN generation h ON h.manifest_id = m2.manifest_id
-                WHERE m2.artifact_id = m.artifact_id AND h.collected_at IS NULL
-                  AND h.generation_id NOT IN (SELECT generation_id FROM due))
-    )
-    SELECT r.reason, (SELECT count(*) FROM due WHERE due.reason = r.reason),
-           count(f.artifact_id), coalesce(sum(f.size), 0)::bigint
-      FROM (SELECT DISTINCT reason FROM due) r LEFT JOIN files f USING (reason) GROUP BY r.reason
-    UNION ALL
-    SELECT 'replaced', 0, count(*), coalesce(sum(size), 0)::bigint FROM artifact WHERE unnamed_at IS NOT NULL HAVING count(*) > 0
-$$;
--- +goose StatementEnd
-
 -- Outcomes are kept 30 days past the end of what they name. A lease lives 7 days and a ttl at
 -- most, so 40 days after an outcome was recorded all of that is over.
 -- +goose StatementBegin
@@ -289,15 +313,19 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Writes down how far a run has come, and in the end what it did.
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.record_gc_run(p_run_id uuid, p_started_at timestamptz, p_report jsonb) RETURNS void
+CREATE FUNCTION artifactd.record_gc_run(p_run_id uuid, p_started_at timestamptz, p_report jsonb, p_finished boolean) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
-    INSERT INTO gc_run (run_id, started_at, finished_at, report)
-    VALUES (p_run_id, p_started_at, clock_timestamp(), p_report)
+    INSERT INTO gc_run (run_id, started_at, updated_at, finished_at, report)
+    VALUES (p_run_id, p_started_at, clock_timestamp(), CASE WHEN p_finished THEN clock_timestamp() END, p_report)
+    ON CONFLICT (run_id) DO UPDATE SET updated_at = excluded.updated_at, finished_at = excluded.finished_at, report = excluded.report
+     WHERE gc_run.finished_at IS NULL
 $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION artifactd.record_gc_run, artifactd.forget_operations, artifactd.collect_plan, artifactd.finish_deletions,
+DROP FUNCTION artifactd.record_gc_run, artifactd.forget_operations, artifactd.finish_deletions,
     artifactd.claim_deletions, artifactd.collect_unnamed, artifactd.collect_files, artifactd.bury_artifacts,
-    artifactd.collect_mark, artifactd.keep_boundary, artifactd.collect_due;
+    artifactd.collect_mark,
+    artifactd.check_grace, artifactd.judge_generation, artifactd.keep_boundary, artifactd.collect_due;

@@ -10,10 +10,17 @@ CREATE TABLE artifactd.reconcile_pass (
     started_at    timestamptz NOT NULL,
     grace_seconds double precision NOT NULL CHECK (grace_seconds >= 0),
     max_share     double precision NOT NULL CHECK (max_share BETWEEN 0 AND 1),
+    dry_run       boolean NOT NULL,
+    lease_seconds double precision NOT NULL CHECK (lease_seconds > 0),
+    live_until    timestamptz NOT NULL,  -- renewed by every step; after it another pass may take over
+    ended_at      timestamptz,
+    outcome       text,    -- done, share-limit, failed, or lost to a pass that took over
     listed        bigint,  -- objects and uploads in the bucket; null until the listing was complete
     allowed       bigint,  -- how many of them this pass may condemn
     condemned     bigint NOT NULL DEFAULT 0
 );
+-- One at a time, whoever runs it.
+CREATE UNIQUE INDEX reconcile_pass_only ON artifactd.reconcile_pass ((true)) WHERE ended_at IS NULL;
 
 -- Objects, and multipart uploads (which have an upload id), that no row knows.
 CREATE TABLE artifactd.orphan (
@@ -55,32 +62,90 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
+-- Begins a pass, unless another is alive; one whose lease has run out is taken over, and can do
+-- nothing any more. With p_every, only when so long has passed since the last one began, or an hour
+-- since one that failed: replicas share one schedule. Status: begun, running (another pass, alive
+-- until then), not-due (before then).
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.begin_reconcile(p_prefix text, p_grace double precision, p_max_share double precision, OUT pass_id bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
-DECLARE v_prefix text;
+CREATE FUNCTION artifactd.begin_reconcile(
+    p_prefix text, p_grace double precision, p_max_share double precision, p_dry_run boolean, p_lease double precision, p_every double precision,
+    OUT status text, OUT pass_id bigint, OUT until timestamptz
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+#variable_conflict use_column
+DECLARE v_prefix text; v reconcile_pass; at timestamptz;
 BEGIN
     PERFORM begin_decision();
+    PERFORM check_grace(p_grace);
     SELECT i.key_prefix INTO v_prefix FROM installation i;
     IF v_prefix IS DISTINCT FROM p_prefix THEN
         RAISE EXCEPTION 'this installation''s objects lie under the prefix "%", not "%"', coalesce(v_prefix, '(none yet)'), p_prefix
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Give --s3-prefix the value that the service has.';
     END IF;
-    DELETE FROM reconcile_pass v WHERE v.started_at < clock_timestamp() - interval '40 days';
-    INSERT INTO reconcile_pass (started_at, grace_seconds, max_share)
-    VALUES (clock_timestamp(), p_grace, p_max_share) RETURNING reconcile_pass.pass_id INTO pass_id;
+    SELECT * INTO v FROM reconcile_pass r WHERE r.ended_at IS NULL FOR UPDATE;
+    at := clock_timestamp();
+    IF v.live_until > at THEN
+        status := 'running'; until := v.live_until; RETURN;
+    END IF;
+    UPDATE reconcile_pass r SET ended_at = at, outcome = 'lost' WHERE r.pass_id = v.pass_id;
+    SELECT * INTO v FROM reconcile_pass r WHERE NOT r.dry_run ORDER BY r.pass_id DESC LIMIT 1;
+    until := v.started_at + make_interval(secs => CASE WHEN v.outcome IN ('done', 'share-limit') THEN p_every ELSE least(p_every, 3600) END);
+    IF p_every IS NOT NULL AND until > at THEN
+        status := 'not-due'; RETURN;
+    END IF;
+    DELETE FROM reconcile_pass r WHERE r.started_at < at - interval '40 days' AND r.ended_at IS NOT NULL;
+    INSERT INTO reconcile_pass AS r (started_at, grace_seconds, max_share, dry_run, lease_seconds, live_until)
+    VALUES (at, p_grace, p_max_share, p_dry_run, p_lease, at + make_interval(secs => p_lease))
+    ON CONFLICT DO NOTHING RETURNING r.pass_id, r.live_until INTO pass_id, until;
+    status := CASE WHEN pass_id IS NULL THEN 'running' ELSE 'begun' END;  -- another was a moment faster
+END $$;
+-- +goose StatementEnd
+
+-- Every step of a pass holds its row, renews its lease, and fails when another pass has taken over.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.hold_pass(p_pass_id bigint) RETURNS artifactd.reconcile_pass
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+DECLARE v reconcile_pass;
+BEGIN
+    PERFORM 1 FROM reconcile_pass WHERE pass_id = p_pass_id FOR UPDATE;
+    UPDATE reconcile_pass SET live_until = clock_timestamp() + make_interval(secs => lease_seconds)
+     WHERE pass_id = p_pass_id AND ended_at IS NULL RETURNING * INTO v;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'reconcile pass % has ended or was taken over', p_pass_id USING ERRCODE = 'AD002';
+    END IF;
+    RETURN v;
+END $$;
+-- +goose StatementEnd
+
+-- Renews the lease of a pass that is busy elsewhere.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.keep_pass(p_pass_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    PERFORM begin_decision();
+    PERFORM hold_pass(p_pass_id);
+END $$;
+-- +goose StatementEnd
+
+-- Ends a pass. One that was taken over has ended already.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.end_reconcile(p_pass_id bigint, p_outcome text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    PERFORM begin_decision();
+    UPDATE reconcile_pass SET ended_at = clock_timestamp(), outcome = p_outcome WHERE pass_id = p_pass_id AND ended_at IS NULL;
 END $$;
 -- +goose StatementEnd
 
 -- Writes down which of the listed keys nobody knows; answers how many. The keys must have the
 -- form of this installation's artifacts.
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.note_unknown(p_keys text[], p_upload_ids text[], p_sizes bigint[], OUT unknown integer)
+CREATE FUNCTION artifactd.note_unknown(p_pass_id bigint, p_keys text[], p_upload_ids text[], p_sizes bigint[], OUT unknown integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 #variable_conflict use_column
 DECLARE v_prefix text; v_odd text;
 BEGIN
     PERFORM begin_decision();
+    PERFORM hold_pass(p_pass_id);
     SELECT i.key_prefix || 'artifacts/' INTO v_prefix FROM installation i;
     SELECT k INTO v_odd FROM unnest(p_keys) k
      WHERE NOT starts_with(k, v_prefix)
@@ -106,7 +171,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE v reconcile_pass;
 BEGIN
     PERFORM begin_decision();
-    SELECT * INTO STRICT v FROM reconcile_pass WHERE pass_id = p_pass_id FOR UPDATE;
+    v := hold_pass(p_pass_id);
     DELETE FROM orphan WHERE (object_key, upload_id) IN (
         SELECT o.object_key, o.upload_id FROM orphan o WHERE o.last_seen_at < v.started_at
          ORDER BY o.object_key, o.upload_id FOR UPDATE SKIP LOCKED);
@@ -165,8 +230,8 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 DECLARE v reconcile_pass; v_epoch bigint; v_unknown integer[]; at timestamptz;
 BEGIN
     PERFORM begin_decision();
-    SELECT * INTO v FROM reconcile_pass WHERE pass_id = p_pass_id FOR UPDATE;
-    IF NOT FOUND OR v.listed IS NULL THEN
+    v := hold_pass(p_pass_id);
+    IF v.listed IS NULL THEN
         RAISE EXCEPTION 'the listing of reconcile pass % is not complete: it cannot condemn anything', p_pass_id;
     END IF;
     PERFORM 1 FROM unnest(p_keys, p_upload_ids) k (object_key, upload_id) JOIN orphan o
@@ -244,6 +309,7 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION artifactd.mark_found, artifactd.mark_missing, artifactd.forget_uploads, artifactd.condemn_orphans,
-    artifactd.due_orphans, artifactd.end_listing, artifactd.note_unknown, artifactd.begin_reconcile,
+    artifactd.due_orphans, artifactd.end_listing, artifactd.note_unknown, artifactd.end_reconcile, artifactd.keep_pass,
+    artifactd.hold_pass, artifactd.begin_reconcile,
     artifactd.orphan_history, artifactd.orphan_due, artifactd.unknown_keys;
 DROP TABLE artifactd.orphan, artifactd.reconcile_pass;

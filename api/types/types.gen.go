@@ -155,19 +155,146 @@ type FilePage struct {
 // Example: charts/revenue.png
 type FilePath = string
 
-// GcRequest Example: {"dry_run":true}
-type GcRequest struct {
-	DryRun *bool `json:"dry_run,omitempty"`
+// GcCount defines model for GcCount.
+type GcCount struct {
+	Bytes       int64 `json:"bytes"`
+	Generations int64 `json:"generations"`
+
+	// Objects Of what goes, objects that nothing else names, at most: some may never have been uploaded. Of what stays, files, shared or not.
+	Objects int64  `json:"objects"`
+	Reason  string `json:"reason"`
 }
 
-// GcRun Example: {"by_reason":{"superseded":2},"deleted_bytes":104857600,"deleted_objects":2,"dry_run":false,"finished_at":"2026-05-28T12:00:01Z","ledger_size":0,"started_at":"2026-05-28T12:00:00Z"}
+// GcExplanation defines model for GcExplanation.
+type GcExplanation struct {
+	Attempts *int32 `json:"attempts,omitempty"`
+
+	// DeletedAt First deletion that the store confirmed.
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+
+	// EnqueuedAt When it came into the deletion ledger.
+	EnqueuedAt *time.Time `json:"enqueued_at,omitempty"`
+
+	// FinalAfter A deletion before this is repeated, because an upload may still land.
+	FinalAfter *time.Time `json:"final_after,omitempty"`
+
+	// FirstSeenAt By reconciliation.
+	FirstSeenAt *time.Time `json:"first_seen_at,omitempty"`
+
+	// InStore The store has the object now.
+	InStore    bool       `json:"in_store"`
+	Key        string     `json:"key"`
+	LastError  *string    `json:"last_error,omitempty"`
+	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
+
+	// Names Files that name the object.
+	Names          []GcNaming `json:"names"`
+	NamesTruncated *bool      `json:"names_truncated,omitempty"`
+	NextAttemptAt  *time.Time `json:"next_attempt_at,omitempty"`
+	Reason         string     `json:"reason"`
+	Size           int64      `json:"size"`
+
+	// Verdict `stays`, `goes`, `ledger` (condemned, and being deleted) or `unknown` (no row knows it; reconciliation decides).
+	Verdict string `json:"verdict"`
+}
+
+// GcNaming defines model for GcNaming.
+type GcNaming struct {
+	Goes       bool       `json:"goes"`
+	KeepsUntil *time.Time `json:"keeps_until,omitempty"`
+	Path       string     `json:"path"`
+	Pointer    string     `json:"pointer"`
+	Reason     string     `json:"reason"`
+	State      string     `json:"state"`
+	Version    string     `json:"version"`
+}
+
+// GcPlan defines model for GcPlan.
+type GcPlan struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// ExpiresAt The plan can be run until then.
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// Goes By reason: `displaced`, `superseded`, `expired`, `released`, `broken`, `replaced`.
+	Goes        []GcCount `json:"goes"`
+	LedgerBytes int64     `json:"ledger_bytes"`
+
+	// LedgerObjects Keys that earlier runs and reconciliation have condemned. They are no part of the plan: the next collection deletes them.
+	LedgerObjects int64              `json:"ledger_objects"`
+	PlanId        openapi_types.UUID `json:"plan_id"`
+
+	// Pointer The pointer that the plan is about; absent for all.
+	Pointer *string `json:"pointer,omitempty"`
+
+	// Stays By what keeps it: `current`, `leased`, `pinned`, `keep-seconds`, `keep-versions`, `resume-grace`.
+	Stays []GcCount `json:"stays"`
+}
+
+// GcPlanItem defines model for GcPlanItem.
+type GcPlanItem struct {
+	Bytes int64              `json:"bytes"`
+	Goes  bool               `json:"goes"`
+	Id    openapi_types.UUID `json:"id"`
+
+	// KeepsUntil When time alone lets it go.
+	KeepsUntil *time.Time `json:"keeps_until,omitempty"`
+
+	// Kind `generation`, or `artifact` for one whose path was staged again.
+	Kind    string `json:"kind"`
+	Objects int64  `json:"objects"`
+
+	// Outcome What became of it when the plan was run: `collected`, `busy` (another collector is at it), or what keeps it after all.
+	Outcome *string `json:"outcome,omitempty"`
+	Pointer string  `json:"pointer"`
+	Reason  string  `json:"reason"`
+
+	// Version The token of a generation.
+	Version *string `json:"version,omitempty"`
+}
+
+// GcPlanItemPage defines model for GcPlanItemPage.
+type GcPlanItemPage struct {
+	Items []GcPlanItem `json:"items"`
+
+	// NextCursor Absent on the last page.
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// GcPlanPage defines model for GcPlanPage.
+type GcPlanPage struct {
+	Items []GcPlan `json:"items"`
+}
+
+// GcRequest Example: {"dry_run":true}
+type GcRequest struct {
+	// DryRun Make a plan and change nothing else.
+	DryRun *bool `json:"dry_run,omitempty"`
+
+	// PlanId Do exactly this plan.
+	PlanId *openapi_types.UUID `json:"plan_id,omitempty"`
+
+	// Pointer Confines a dry run to one pointer.
+	Pointer *string `json:"pointer,omitempty"`
+
+	// WaitSeconds Answer 202 when the run is not done by then (default: wait until it is).
+	WaitSeconds *float64 `json:"wait_seconds,omitempty"`
+}
+
+// GcRun Example: {"by_reason":{"superseded":2},"deleted_bytes":104857600,"deleted_objects":2,"dry_run":false,"finished_at":"2026-05-28T12:00:01Z","ledger_size":0,"run_id":"018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f","started_at":"2026-05-28T12:00:00Z","state":"done"}
 type GcRun struct {
 	// ByReason Objects by what made them garbage.
-	ByReason             map[string]int64 `json:"by_reason"`
-	CollectedGenerations *int64           `json:"collected_generations,omitempty"`
-	DeletedBytes         int64            `json:"deleted_bytes"`
+	ByReason map[string]int64 `json:"by_reason"`
 
-	// DeletedObjects Objects whose deletion the store confirmed; in a dry run those that would be deleted.
+	// BytesByReason Bytes of these.
+	BytesByReason map[string]int64 `json:"bytes_by_reason,omitempty"`
+
+	// Candidates Generations that were due for a look.
+	Candidates           *int64 `json:"candidates,omitempty"`
+	CollectedGenerations *int64 `json:"collected_generations,omitempty"`
+	DeletedBytes         int64  `json:"deleted_bytes"`
+
+	// DeletedObjects Objects whose deletion the store confirmed; in a dry run those that would be deleted, at most: some may never have been uploaded.
 	DeletedObjects int64 `json:"deleted_objects"`
 	DryRun         bool  `json:"dry_run"`
 
@@ -178,18 +305,33 @@ type GcRun struct {
 	ExpiredLeases *int64 `json:"expired_leases,omitempty"`
 
 	// FailedObjects Objects whose deletion failed; they are tried again.
-	FailedObjects *int64    `json:"failed_objects,omitempty"`
-	FinishedAt    time.Time `json:"finished_at"`
+	FailedObjects *int64 `json:"failed_objects,omitempty"`
+
+	// FinishedAt Absent while the run is under way.
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// Kept Items of the plan that were left alone, by what keeps them after all.
+	Kept map[string]int64 `json:"kept,omitempty"`
+
+	// LedgerAgeSeconds Age of the oldest of them.
+	LedgerAgeSeconds *float64 `json:"ledger_age_seconds,omitempty"`
 
 	// LedgerSize Keys that still wait for a confirmed deletion.
 	LedgerSize int64 `json:"ledger_size"`
 
+	// PlanId The plan that a dry run made, or that the run did.
+	PlanId *openapi_types.UUID `json:"plan_id,omitempty"`
+
 	// RetainedObjects Objects that the store keeps for now (object lock).
-	RetainedObjects *int64 `json:"retained_objects,omitempty"`
+	RetainedObjects *int64             `json:"retained_objects,omitempty"`
+	RunId           openapi_types.UUID `json:"run_id"`
 
 	// SkippedConflicts Rows that a publish won; they are looked at again next time.
 	SkippedConflicts *int64    `json:"skipped_conflicts,omitempty"`
 	StartedAt        time.Time `json:"started_at"`
+
+	// State `running`, `done` (see `error`), or `interrupted`: nobody goes on with it, and the next run does what it left.
+	State string `json:"state"`
 }
 
 // GcRunPage defines model for GcRunPage.
@@ -852,10 +994,37 @@ type PutArtifactPartParams struct {
 	ContentDigest string `json:"Content-Digest"`
 }
 
+// ExplainKeyParams defines parameters for ExplainKey.
+type ExplainKeyParams struct {
+	// Key The whole key of an object in the bucket.
+	Key string `form:"key" json:"key"`
+}
+
+// ListGcPlansParams defines parameters for ListGcPlans.
+type ListGcPlansParams struct {
+	// Limit Items a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListGcPlanItemsParams defines parameters for ListGcPlanItems.
+type ListGcPlanItemsParams struct {
+	// Limit Items a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor `next_cursor` of the page before. Its form may change; do not build one.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ListGcRunsParams defines parameters for ListGcRuns.
 type ListGcRunsParams struct {
 	// Limit Items a page.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// GetGcRunParams defines parameters for GetGcRun.
+type GetGcRunParams struct {
+	// Wait Seconds to wait for the end of the run; more than 60 count as 60.
+	Wait *float64 `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ListStagedFilesParams defines parameters for ListStagedFiles.
@@ -1149,6 +1318,35 @@ type ClientInterface interface {
 	// Corresponds with PUT /v1/artifacts/{artifact_id}/parts/{number} (the `PutArtifactPart` operationId).
 	PutArtifactPartWithBody(ctx context.Context, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ExplainKey Why an object stays, or goes
+	//
+	// Needs `admin` on every pointer (`*`).
+	//
+	// Corresponds with GET /v1/gc/explain (the `ExplainKey` operationId).
+	ExplainKey(ctx context.Context, params *ExplainKeyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListGcPlans The last plans
+	//
+	// Newest first. A collection with `dry_run` makes one. Needs `admin` on every pointer (`*`).
+	//
+	// Corresponds with GET /v1/gc/plans (the `ListGcPlans` operationId).
+	ListGcPlans(ctx context.Context, params *ListGcPlansParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetGcPlan What a plan says
+	//
+	// What would go and why, and what stays and why. Needs `admin` on every pointer (`*`).
+	//
+	// Corresponds with GET /v1/gc/plans/{plan_id} (the `GetGcPlan` operationId).
+	GetGcPlan(ctx context.Context, planId openapi_types.UUID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListGcPlanItems The items of a plan
+	//
+	// What goes, item by item; in a plan of one pointer also what stays. Once the plan was run, what
+	// became of each. Needs `admin` on every pointer (`*`).
+	//
+	// Corresponds with GET /v1/gc/plans/{plan_id}/items (the `ListGcPlanItems` operationId).
+	ListGcPlanItems(ctx context.Context, planId openapi_types.UUID, params *ListGcPlanItemsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListGcRuns The last collections
 	//
 	// Newest first. Needs `admin` on every pointer (`*`).
@@ -1158,8 +1356,11 @@ type ClientInterface interface {
 
 	// RunGcWithBody Collect garbage now
 	//
-	// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-	// Needs `admin` on every pointer (`*`).
+	// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+	// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+	// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+	// what is wanted again is left alone and reported, and nothing else is touched; 404
+	// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1168,13 +1369,23 @@ type ClientInterface interface {
 
 	// RunGc Collect garbage now
 	//
-	// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-	// Needs `admin` on every pointer (`*`).
+	// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+	// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+	// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+	// what is wanted again is left alone and reported, and nothing else is touched; 404
+	// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/gc/runs (the `RunGc` operationId).
 	RunGc(ctx context.Context, body RunGcJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetGcRun One collection, as far as it has come
+	//
+	// With `wait`, once the run has ended, or when the time is over. Needs `admin` on every pointer (`*`).
+	//
+	// Corresponds with GET /v1/gc/runs/{run_id} (the `GetGcRun` operationId).
+	GetGcRun(ctx context.Context, runId openapi_types.UUID, params *GetGcRunParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ReleaseLease Release a lease
 	//
@@ -1756,6 +1967,75 @@ func (c *Client) PutArtifactPartWithBody(ctx context.Context, artifactId Artifac
 	return c.Client.Do(req)
 }
 
+// ExplainKey Why an object stays, or goes
+//
+// Needs `admin` on every pointer (`*`).
+//
+// Corresponds with GET /v1/gc/explain (the `ExplainKey` operationId).
+func (c *Client) ExplainKey(ctx context.Context, params *ExplainKeyParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewExplainKeyRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListGcPlans The last plans
+//
+// Newest first. A collection with `dry_run` makes one. Needs `admin` on every pointer (`*`).
+//
+// Corresponds with GET /v1/gc/plans (the `ListGcPlans` operationId).
+func (c *Client) ListGcPlans(ctx context.Context, params *ListGcPlansParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListGcPlansRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetGcPlan What a plan says
+//
+// What would go and why, and what stays and why. Needs `admin` on every pointer (`*`).
+//
+// Corresponds with GET /v1/gc/plans/{plan_id} (the `GetGcPlan` operationId).
+func (c *Client) GetGcPlan(ctx context.Context, planId openapi_types.UUID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetGcPlanRequest(c.Server, planId)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListGcPlanItems The items of a plan
+//
+// What goes, item by item; in a plan of one pointer also what stays. Once the plan was run, what
+// became of each. Needs `admin` on every pointer (`*`).
+//
+// Corresponds with GET /v1/gc/plans/{plan_id}/items (the `ListGcPlanItems` operationId).
+func (c *Client) ListGcPlanItems(ctx context.Context, planId openapi_types.UUID, params *ListGcPlanItemsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListGcPlanItemsRequest(c.Server, planId, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListGcRuns The last collections
 //
 // Newest first. Needs `admin` on every pointer (`*`).
@@ -1775,8 +2055,11 @@ func (c *Client) ListGcRuns(ctx context.Context, params *ListGcRunsParams, reqEd
 
 // RunGcWithBody Collect garbage now
 //
-// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-// Needs `admin` on every pointer (`*`).
+// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+// what is wanted again is left alone and reported, and nothing else is touched; 404
+// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 //
 // Takes any type of body and a specified content type.
 //
@@ -1795,14 +2078,34 @@ func (c *Client) RunGcWithBody(ctx context.Context, contentType string, body io.
 
 // RunGc Collect garbage now
 //
-// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-// Needs `admin` on every pointer (`*`).
+// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+// what is wanted again is left alone and reported, and nothing else is touched; 404
+// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 //
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/gc/runs (the `RunGc` operationId).
 func (c *Client) RunGc(ctx context.Context, body RunGcJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRunGcRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetGcRun One collection, as far as it has come
+//
+// With `wait`, once the run has ended, or when the time is over. Needs `admin` on every pointer (`*`).
+//
+// Corresponds with GET /v1/gc/runs/{run_id} (the `GetGcRun` operationId).
+func (c *Client) GetGcRun(ctx context.Context, runId openapi_types.UUID, params *GetGcRunParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetGcRunRequest(c.Server, runId, params)
 	if err != nil {
 		return nil, err
 	}
@@ -2884,6 +3187,217 @@ func NewPutArtifactPartRequestWithBody(server string, artifactId ArtifactId, num
 	return req, nil
 }
 
+// NewExplainKeyRequest constructs an http.Request for the ExplainKey method
+func NewExplainKeyRequest(server string, params *ExplainKeyParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/gc/explain")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "key", params.Key, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListGcPlansRequest constructs an http.Request for the ListGcPlans method
+func NewListGcPlansRequest(server string, params *ListGcPlansParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/gc/plans")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetGcPlanRequest constructs an http.Request for the GetGcPlan method
+func NewGetGcPlanRequest(server string, planId openapi_types.UUID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "plan_id", planId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/gc/plans/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListGcPlanItemsRequest constructs an http.Request for the ListGcPlanItems method
+func NewListGcPlanItemsRequest(server string, planId openapi_types.UUID, params *ListGcPlanItemsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "plan_id", planId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/gc/plans/%s/items", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListGcRunsRequest constructs an http.Request for the ListGcRuns method
 func NewListGcRunsRequest(server string, params *ListGcRunsParams) (*http.Request, error) {
 	var err error
@@ -2974,6 +3488,67 @@ func NewRunGcRequestWithBody(server string, contentType string, body io.Reader) 
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetGcRunRequest constructs an http.Request for the GetGcRun method
+func NewGetGcRunRequest(server string, runId openapi_types.UUID, params *GetGcRunParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "run_id", runId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/gc/runs/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Wait != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wait", *params.Wait, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "number", Format: "double"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -4615,6 +5190,43 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /v1/artifacts/{artifact_id}/parts/{number} (the `PutArtifactPart` operationId).
 	PutArtifactPartWithBodyWithResponse(ctx context.Context, artifactId ArtifactId, number PartNumber, params *PutArtifactPartParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutArtifactPartResponse, error)
 
+	// ExplainKeyWithResponse Why an object stays, or goes
+	//
+	// Needs `admin` on every pointer (`*`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/gc/explain (the `ExplainKey` operationId).
+	ExplainKeyWithResponse(ctx context.Context, params *ExplainKeyParams, reqEditors ...RequestEditorFn) (*ExplainKeyResponse, error)
+
+	// ListGcPlansWithResponse The last plans
+	//
+	// Newest first. A collection with `dry_run` makes one. Needs `admin` on every pointer (`*`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/gc/plans (the `ListGcPlans` operationId).
+	ListGcPlansWithResponse(ctx context.Context, params *ListGcPlansParams, reqEditors ...RequestEditorFn) (*ListGcPlansResponse, error)
+
+	// GetGcPlanWithResponse What a plan says
+	//
+	// What would go and why, and what stays and why. Needs `admin` on every pointer (`*`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/gc/plans/{plan_id} (the `GetGcPlan` operationId).
+	GetGcPlanWithResponse(ctx context.Context, planId openapi_types.UUID, reqEditors ...RequestEditorFn) (*GetGcPlanResponse, error)
+
+	// ListGcPlanItemsWithResponse The items of a plan
+	//
+	// What goes, item by item; in a plan of one pointer also what stays. Once the plan was run, what
+	// became of each. Needs `admin` on every pointer (`*`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/gc/plans/{plan_id}/items (the `ListGcPlanItems` operationId).
+	ListGcPlanItemsWithResponse(ctx context.Context, planId openapi_types.UUID, params *ListGcPlanItemsParams, reqEditors ...RequestEditorFn) (*ListGcPlanItemsResponse, error)
+
 	// ListGcRunsWithResponse The last collections
 	//
 	// Newest first. Needs `admin` on every pointer (`*`).
@@ -4626,8 +5238,11 @@ type ClientWithResponsesInterface interface {
 
 	// RunGcWithBodyWithResponse Collect garbage now
 	//
-	// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-	// Needs `admin` on every pointer (`*`).
+	// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+	// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+	// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+	// what is wanted again is left alone and reported, and nothing else is touched; 404
+	// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -4636,13 +5251,25 @@ type ClientWithResponsesInterface interface {
 
 	// RunGcWithResponse Collect garbage now
 	//
-	// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-	// Needs `admin` on every pointer (`*`).
+	// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+	// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+	// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+	// what is wanted again is left alone and reported, and nothing else is touched; 404
+	// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/gc/runs (the `RunGc` operationId).
 	RunGcWithResponse(ctx context.Context, body RunGcJSONRequestBody, reqEditors ...RequestEditorFn) (*RunGcResponse, error)
+
+	// GetGcRunWithResponse One collection, as far as it has come
+	//
+	// With `wait`, once the run has ended, or when the time is over. Needs `admin` on every pointer (`*`).
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/gc/runs/{run_id} (the `GetGcRun` operationId).
+	GetGcRunWithResponse(ctx context.Context, runId openapi_types.UUID, params *GetGcRunParams, reqEditors ...RequestEditorFn) (*GetGcRunResponse, error)
 
 	// ReleaseLeaseWithResponse Release a lease
 	//
@@ -5448,6 +6075,198 @@ func (r PutArtifactPartResponse) ContentType() string {
 	return ""
 }
 
+type ExplainKeyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GcExplanation
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ExplainKeyResponse) GetJSON200() *GcExplanation {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ExplainKeyResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ExplainKeyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ExplainKeyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ExplainKeyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ExplainKeyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListGcPlansResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GcPlanPage
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListGcPlansResponse) GetJSON200() *GcPlanPage {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListGcPlansResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListGcPlansResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListGcPlansResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListGcPlansResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListGcPlansResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetGcPlanResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GcPlan
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetGcPlanResponse) GetJSON200() *GcPlan {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetGcPlanResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetGcPlanResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetGcPlanResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetGcPlanResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetGcPlanResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListGcPlanItemsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GcPlanItemPage
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListGcPlanItemsResponse) GetJSON200() *GcPlanItemPage {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListGcPlanItemsResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListGcPlanItemsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListGcPlanItemsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListGcPlanItemsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListGcPlanItemsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListGcRunsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5501,6 +6320,8 @@ type RunGcResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *GcRun
+	// JSON202 the response for an HTTP 202 `application/json` response
+	JSON202 *GcRun
 	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
 	ApplicationproblemJSONDefault *Problem
 }
@@ -5508,6 +6329,11 @@ type RunGcResponse struct {
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r RunGcResponse) GetJSON200() *GcRun {
 	return r.JSON200
+}
+
+// GetJSON202 returns the response for an HTTP 202 `application/json` response
+func (r RunGcResponse) GetJSON202() *GcRun {
+	return r.JSON202
 }
 
 // GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
@@ -5538,6 +6364,54 @@ func (r RunGcResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RunGcResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetGcRunResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GcRun
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetGcRunResponse) GetJSON200() *GcRun {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetGcRunResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetGcRunResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetGcRunResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetGcRunResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetGcRunResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7187,6 +8061,67 @@ func (c *ClientWithResponses) PutArtifactPartWithBodyWithResponse(ctx context.Co
 	return ParsePutArtifactPartResponse(rsp)
 }
 
+// ExplainKeyWithResponse Why an object stays, or goes
+//
+// Needs `admin` on every pointer (`*`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/gc/explain (the `ExplainKey` operationId).
+func (c *ClientWithResponses) ExplainKeyWithResponse(ctx context.Context, params *ExplainKeyParams, reqEditors ...RequestEditorFn) (*ExplainKeyResponse, error) {
+	rsp, err := c.ExplainKey(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseExplainKeyResponse(rsp)
+}
+
+// ListGcPlansWithResponse The last plans
+//
+// Newest first. A collection with `dry_run` makes one. Needs `admin` on every pointer (`*`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/gc/plans (the `ListGcPlans` operationId).
+func (c *ClientWithResponses) ListGcPlansWithResponse(ctx context.Context, params *ListGcPlansParams, reqEditors ...RequestEditorFn) (*ListGcPlansResponse, error) {
+	rsp, err := c.ListGcPlans(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListGcPlansResponse(rsp)
+}
+
+// GetGcPlanWithResponse What a plan says
+//
+// What would go and why, and what stays and why. Needs `admin` on every pointer (`*`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/gc/plans/{plan_id} (the `GetGcPlan` operationId).
+func (c *ClientWithResponses) GetGcPlanWithResponse(ctx context.Context, planId openapi_types.UUID, reqEditors ...RequestEditorFn) (*GetGcPlanResponse, error) {
+	rsp, err := c.GetGcPlan(ctx, planId, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetGcPlanResponse(rsp)
+}
+
+// ListGcPlanItemsWithResponse The items of a plan
+//
+// What goes, item by item; in a plan of one pointer also what stays. Once the plan was run, what
+// became of each. Needs `admin` on every pointer (`*`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/gc/plans/{plan_id}/items (the `ListGcPlanItems` operationId).
+func (c *ClientWithResponses) ListGcPlanItemsWithResponse(ctx context.Context, planId openapi_types.UUID, params *ListGcPlanItemsParams, reqEditors ...RequestEditorFn) (*ListGcPlanItemsResponse, error) {
+	rsp, err := c.ListGcPlanItems(ctx, planId, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListGcPlanItemsResponse(rsp)
+}
+
 // ListGcRunsWithResponse The last collections
 //
 // Newest first. Needs `admin` on every pointer (`*`).
@@ -7204,8 +8139,11 @@ func (c *ClientWithResponses) ListGcRunsWithResponse(ctx context.Context, params
 
 // RunGcWithBodyWithResponse Collect garbage now
 //
-// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-// Needs `admin` on every pointer (`*`).
+// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+// what is wanted again is left alone and reported, and nothing else is touched; 404
+// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7220,8 +8158,11 @@ func (c *ClientWithResponses) RunGcWithBodyWithResponse(ctx context.Context, con
 
 // RunGcWithResponse Collect garbage now
 //
-// Answers when the run is done. `dry_run` tells what would be collected and changes nothing.
-// Needs `admin` on every pointer (`*`).
+// Answers when the run is done, or with 202 when it is not after `wait_seconds`; the run goes on
+// in any case, also when the caller hangs up. `dry_run` makes a plan of what would be collected
+// and changes nothing else. `plan_id` has the run do exactly that plan: each item is rechecked,
+// what is wanted again is left alone and reported, and nothing else is touched; 404
+// `plan-not-found`, 410 `plan-expired`. Needs `admin` on every pointer (`*`).
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7232,6 +8173,21 @@ func (c *ClientWithResponses) RunGcWithResponse(ctx context.Context, body RunGcJ
 		return nil, err
 	}
 	return ParseRunGcResponse(rsp)
+}
+
+// GetGcRunWithResponse One collection, as far as it has come
+//
+// With `wait`, once the run has ended, or when the time is over. Needs `admin` on every pointer (`*`).
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/gc/runs/{run_id} (the `GetGcRun` operationId).
+func (c *ClientWithResponses) GetGcRunWithResponse(ctx context.Context, runId openapi_types.UUID, params *GetGcRunParams, reqEditors ...RequestEditorFn) (*GetGcRunResponse, error) {
+	rsp, err := c.GetGcRun(ctx, runId, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetGcRunResponse(rsp)
 }
 
 // ReleaseLeaseWithResponse Release a lease
@@ -8163,6 +9119,138 @@ func ParsePutArtifactPartResponse(rsp *http.Response) (*PutArtifactPartResponse,
 	return response, nil
 }
 
+// ParseExplainKeyResponse parses an HTTP response from a ExplainKeyWithResponse call
+func ParseExplainKeyResponse(rsp *http.Response) (*ExplainKeyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ExplainKeyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GcExplanation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListGcPlansResponse parses an HTTP response from a ListGcPlansWithResponse call
+func ParseListGcPlansResponse(rsp *http.Response) (*ListGcPlansResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListGcPlansResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GcPlanPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetGcPlanResponse parses an HTTP response from a GetGcPlanWithResponse call
+func ParseGetGcPlanResponse(rsp *http.Response) (*GetGcPlanResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetGcPlanResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GcPlan
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListGcPlanItemsResponse parses an HTTP response from a ListGcPlanItemsWithResponse call
+func ParseListGcPlanItemsResponse(rsp *http.Response) (*ListGcPlanItemsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListGcPlanItemsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GcPlanItemPage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListGcRunsResponse parses an HTTP response from a ListGcRunsWithResponse call
 func ParseListGcRunsResponse(rsp *http.Response) (*ListGcRunsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8205,6 +9293,46 @@ func ParseRunGcResponse(rsp *http.Response) (*RunGcResponse, error) {
 	}
 
 	response := &RunGcResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GcRun
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
+		var dest GcRun
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON202 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetGcRunResponse parses an HTTP response from a GetGcRunWithResponse call
+func ParseGetGcRunResponse(rsp *http.Response) (*GetGcRunResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetGcRunResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"iter"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -168,49 +165,6 @@ func (p *Program) healthCommand() *cobra.Command {
 			return p.print(h, func(t *table) { t.row(h.Status) })
 		}),
 	})
-}
-
-func (p *Program) gcCommand() *cobra.Command {
-	var dry bool
-	cmd := &cobra.Command{Use: "gc", Short: "Collect what no reader can reach"}
-	run := &cobra.Command{
-		Use: "run", Short: "Collect now and say what was deleted", Args: cobra.NoArgs,
-		RunE: p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-			r, err := c.Collect(ctx, dry)
-			if err != nil {
-				return err
-			}
-			if err := p.print(r, func(t *table) { collected(t, r) }); err != nil {
-				return err
-			}
-			switch failed := value(r.FailedObjects); {
-			case r.Error != nil:
-				return fmt.Errorf("%w: %s; run it again", errPartial, *r.Error)
-			case failed > 0:
-				return fmt.Errorf("%w: %d objects could not be deleted; they stay in the ledger and are tried again", errPartial, failed)
-			}
-			return nil
-		}),
-	}
-	run.Flags().BoolVar(&dry, "dry-run", false, "say what would be deleted and change nothing")
-	cmd.AddCommand(p.clientCommand(run), p.reconcileCommand())
-	return cmd
-}
-
-func collected(t *table, r types.GcRun) {
-	verb := "deleted"
-	if r.DryRun {
-		verb = "would be deleted"
-	}
-	t.row("objects "+verb, r.DeletedObjects)
-	t.row("bytes "+verb, r.DeletedBytes)
-	for _, reason := range slices.Sorted(maps.Keys(r.ByReason)) {
-		t.row("  "+reason, r.ByReason[reason])
-	}
-	t.row("leases found expired", value(r.ExpiredLeases))
-	t.row("retained by the store", value(r.RetainedObjects))
-	t.row("failed, tried again", value(r.FailedObjects))
-	t.row("waiting in the ledger", r.LedgerSize)
 }
 
 // collect takes the first limit items of a walk; 0 takes all.

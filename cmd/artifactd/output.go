@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -10,6 +11,8 @@ import (
 
 // table collects rows of text for a person.
 type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer) *table { return &table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
 
 func (t *table) row(cells ...any) {
 	texts := make([]string, len(cells))
@@ -27,7 +30,7 @@ func (p *Program) print(v any, rows func(*table)) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
 	}
-	t := &table{w: tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)}
+	t := newTable(p.Stdout)
 	rows(t)
 	return t.w.Flush()
 }

@@ -100,6 +100,17 @@ type GCConfig struct {
 	// LandingGrace is how long after an upload URL's expiry a PUT that began in time may still end;
 	// a key is deleted once more after that.
 	LandingGrace time.Duration
+	// Rate bounds how many objects a second this replica deletes from the store; 0 means no bound.
+	Rate float64
+	// ReconcileInterval is the pause between two comparisons of the whole bucket with the database,
+	// by all replicas together. 0 means that this replica makes none.
+	ReconcileInterval time.Duration
+	// ReconcileGrace is how long ago an object that no row knows must have been seen first before a
+	// later comparison deletes it.
+	ReconcileGrace time.Duration
+	// ReconcileMaxShare is the largest share of the bucket's objects, 0 to 1, that one comparison may
+	// delete. When more are due it deletes none.
+	ReconcileMaxShare float64
 }
 
 // Default is the configuration before any flag: everything but the database, the bucket and the
@@ -112,8 +123,9 @@ func Default() Config {
 		UploadURLTTL:  15 * time.Minute,
 		ReadURLTTL:    15 * time.Minute,
 		ProxyLimit:    8 << 20,
-		GC:            GCConfig{Interval: time.Minute, ResumeGrace: time.Hour, LandingGrace: 15 * time.Minute},
 		AccessConfig:  defaultAccess(),
+		GC: GCConfig{Interval: time.Minute, ResumeGrace: time.Hour, LandingGrace: 15 * time.Minute,
+			ReconcileInterval: 24 * time.Hour, ReconcileGrace: 24 * time.Hour, ReconcileMaxShare: 0.1},
 	}
 }
 
@@ -159,6 +171,10 @@ func (c *GCConfig) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Interval, "gc-interval", c.Interval, "pause between collections; 0 for none in this replica")
 	fs.DurationVar(&c.ResumeGrace, "gc-resume-grace", c.ResumeGrace, "how long a dead generation's uploads can be adopted")
 	fs.DurationVar(&c.LandingGrace, "gc-landing-grace", c.LandingGrace, "how long a PUT may take after its URL expired")
+	fs.Float64Var(&c.Rate, "gc-rate", c.Rate, "most objects that this replica deletes a second; 0 for no bound")
+	fs.DurationVar(&c.ReconcileInterval, "reconcile-interval", c.ReconcileInterval, "pause between comparisons of the whole bucket with the database, by all replicas together; 0 for none in this one")
+	fs.DurationVar(&c.ReconcileGrace, "reconcile-grace", c.ReconcileGrace, "how long ago an unknown object must have been seen first")
+	fs.Float64Var(&c.ReconcileMaxShare, "reconcile-max-share", c.ReconcileMaxShare, "largest share of the bucket's objects, 0 to 1, that one comparison may delete")
 }
 
 // Validate reports every fault at once, each naming the flag and the variable that set it.
@@ -177,9 +193,16 @@ func (c *Config) Validate() error {
 	v.need(c.GC.Interval == 0 || c.GC.Interval >= 100*time.Millisecond, "gc-interval", "must be 0 or at least 100ms")
 	v.need(c.GC.ResumeGrace >= 0, "gc-resume-grace", "must not be negative")
 	v.need(c.GC.LandingGrace >= 0, "gc-landing-grace", "must not be negative")
+	v.need(c.GC.Rate >= 0, "gc-rate", "must not be negative")
+	v.need(c.GC.ReconcileInterval == 0 || c.GC.ReconcileInterval >= minReconcile, "reconcile-interval", fmt.Sprintf("must be 0 or at least %s: it lists the whole bucket", minReconcile))
+	v.need(c.GC.ReconcileGrace > 0, "reconcile-grace", "must be more than 0: without it an upload that is on its way could be taken for lost")
+	v.need(c.GC.ReconcileMaxShare >= 0 && c.GC.ReconcileMaxShare <= 1, "reconcile-max-share", fmt.Sprintf("must be 0 to 1, not %v", c.GC.ReconcileMaxShare))
 	c.AccessConfig.validate(&v)
 	return errors.Join(v...)
 }
+
+// minReconcile is the shortest pause between two comparisons of the bucket.
+const minReconcile = time.Second
 
 // maxURLTTL is the longest life of a presigned URL that S3 allows.
 const maxURLTTL = 7 * 24 * time.Hour

@@ -47,7 +47,10 @@ func OpenMaintenance(ctx context.Context, c Config) (*Maintenance, error) {
 		return nil, err
 	}
 	layout := artifacts.Layout{Prefix: c.S3.Prefix}
-	m.Reconciler = gc.NewReconciler(pool, m.store, layout)
+	if m.Reconciler, err = gc.NewReconciler(pool, m.store, layout, nil); err != nil {
+		m.Close()
+		return nil, err
+	}
 	m.Verifier = gc.NewVerifier(pool, m.store, layout)
 	return m, nil
 }

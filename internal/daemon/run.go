@@ -90,6 +90,8 @@ type service struct {
 	pool      *pgxpool.Pool
 	store     store
 	collector *gc.Collector
+	adapter   *collectorAdapter
+	reconcile *gc.Reconciler
 	api       *api.Server
 	cert      *certificate // nil without TLS
 }
@@ -145,7 +147,7 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.collector, err = gc.New(s.pool, s.store, gc.Options{
-		ResumeGrace: c.GC.ResumeGrace, LandingGrace: c.GC.LandingGrace, Logger: o.Logger, Registry: registry,
+		ResumeGrace: c.GC.ResumeGrace, LandingGrace: c.GC.LandingGrace, Rate: c.GC.Rate, Logger: o.Logger, Registry: registry,
 	})
 	if err != nil {
 		return nil, err
@@ -163,9 +165,14 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 			return nil, err
 		}
 	}
+	layout := artifacts.Layout{Prefix: c.S3.Prefix}
+	if s.reconcile, err = gc.NewReconciler(s.pool, s.store, layout, registry); err != nil {
+		return nil, err
+	}
+	s.adapter = newCollectorAdapter(s.collector, layout, o.Logger)
 	s.api, err = api.New(api.Options{
-		Catalogue: catalogue, Store: s.store, Layout: artifacts.Layout{Prefix: c.S3.Prefix},
-		Collector: collectorAdapter{s.collector}, Logger: o.Logger, Registry: registry,
+		Catalogue: catalogue, Store: s.store, Layout: layout,
+		Collector: s.adapter, Logger: o.Logger, Registry: registry,
 		PublicURL: c.PublicURL, ProxyLimit: c.ProxyLimit, ReadURLTTL: c.ReadURLTTL,
 		Partition: o.Partition, Identities: identities, Limits: c.limits(), TrustedProxies: proxies,
 	})
@@ -267,6 +274,9 @@ func openStore(ctx context.Context, c S3Config) (store, error) {
 }
 
 func (s *service) close() {
+	if s.adapter != nil {
+		s.adapter.stop()
+	}
 	if s.store != nil {
 		s.store.Close()
 	}
@@ -278,11 +288,16 @@ func (s *service) close() {
 // serve answers requests and collects until ctx ends or the listener fails.
 func (s *service) serve(ctx context.Context, c Config, o Options) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	logger := o.Logger
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop()
 	if c.GC.Interval > 0 {
 		running.Go(func() { s.collector.Loop(background, c.GC.Interval) })
+	}
+	if c.GC.ReconcileInterval > 0 {
+		o := gc.ReconcileOptions{Grace: c.GC.ReconcileGrace, MaxShare: c.GC.ReconcileMaxShare}
+		running.Go(func() { s.reconcile.Loop(background, c.GC.ReconcileInterval, o, logger) })
 	}
 	running.Go(func() { s.lookAtStore(background, c, o.Logger) })
 	server := s.api.HTTPServer()
@@ -341,38 +356,5 @@ func (s *service) lookAtStore(ctx context.Context, c Config, logger *slog.Logger
 		logger.Error("the object store cannot be used: see the --s3-… settings", "bucket", c.S3.Bucket, "endpoint", c.S3.Endpoint, "error", err)
 	case !enforces:
 		logger.Warn("the store does not check the digest of presigned uploads, so all uploads go through the service", "endpoint", c.S3.Endpoint)
-	}
-}
-
-// collectorAdapter gives the API the collector in the API's own words.
-type collectorAdapter struct{ collector *gc.Collector }
-
-func (a collectorAdapter) Collect(ctx context.Context, dryRun bool) (api.CollectReport, error) {
-	r, err := a.collector.RunOnce(ctx, gc.RunOptions{DryRun: dryRun})
-	return collectReport(r), err
-}
-
-func (a collectorAdapter) CollectRuns(ctx context.Context, limit int) ([]api.CollectReport, error) {
-	runs, err := a.collector.Runs(ctx, limit)
-	if err != nil {
-		return nil, err
-	}
-	reports := make([]api.CollectReport, len(runs))
-	for i, r := range runs {
-		reports[i] = collectReport(r)
-	}
-	return reports, nil
-}
-
-func collectReport(r gc.Report) api.CollectReport {
-	by := make(map[string]int64, len(r.ByReason))
-	for reason, n := range r.ByReason {
-		by[reason] = n.Objects
-	}
-	return api.CollectReport{
-		StartedAt: r.StartedAt, FinishedAt: r.FinishedAt, DryRun: r.DryRun,
-		ExpiredLeases: r.Expired, CollectedGenerations: r.Marked,
-		DeletedObjects: r.Deleted.Objects, DeletedBytes: r.Deleted.Bytes, ByReason: by,
-		FailedObjects: r.Failed, RetainedObjects: r.Retained, SkippedConflicts: r.Skipped, LedgerSize: r.LedgerSize, Error: r.FirstError,
 	}
 }

@@ -202,7 +202,7 @@ func TestScheduleH11WorkerStoppedPastItsLease(t *testing.T) {
 	if err != nil || now.Version != v.Version {
 		t.Errorf("shows %+v, %v; want %s", now, err, v.Version)
 	}
-	run, err := admin.Collect(t.Context(), false)
+	run, err := admin.Collect(t.Context(), types.GcRequest{}, nil)
 	if err != nil || run.DeletedObjects != 1 || run.DeletedBytes != int64(len("a stale worker's bytes")) {
 		t.Errorf("collected %+v, %v; want the stale worker's file", run, err)
 	}
