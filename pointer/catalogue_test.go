@@ -517,6 +517,42 @@ func TestAdoptionThatLosesToTheCollector(t *testing.T) {
 	}
 }
 
+// An adopter that waits for somebody who finds the artifact's object missing does not adopt it.
+func TestAdoptionThatLosesToVerify(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "A")
+	old := w.stored(a, l, "", "f")
+	if err := a.Release(t.Context(), l.ID); err != nil {
+		t.Fatal(err)
+	}
+	next := w.acquire(a, "p", "B")
+	tx, err := w.db.Connect(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE artifactd.artifact SET missing_at = clock_timestamp()`); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan []StagedFile, 1)
+	go func() {
+		staged, err := a.Stage(t.Context(), next.ID, next.Token, []StageFile{{Path: "f", Digest: artifacts.DigestOf([]byte("f")), Size: 1}})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- staged
+	}()
+	w.awaitBlocked(1)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	staged := <-got
+	if len(staged) != 1 || staged[0].Artifact.Stored || staged[0].Artifact.ID == old[0].Artifact.ID {
+		t.Errorf("staged %+v", staged)
+	}
+}
+
 // A look-up that arrives while statements are under way is answered by a later one: theirs may
 // have been carried out before a publish that was acknowledged before the look-up.
 func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {

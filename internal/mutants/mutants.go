@@ -241,9 +241,9 @@ var mutants = []mutant{
 	{
 		name: "a missing object is adopted",
 		file: publish,
-		old:  "                 AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL\n",
-		new:  "                 AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL)\n",
-		pkg:  "./pointer", run: "TestStageAdopts",
+		old:  " AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL\n",
+		new:  " AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL)\n",
+		pkg:  "./pointer", run: "TestAdoptionThatLosesToVerify",
 	},
 	{
 		name: "a collecting version is adopted from",
