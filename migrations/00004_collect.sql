@@ -96,7 +96,7 @@ CREATE FUNCTION artifactd.collect_mark(
 SET lock_timeout = '1s' AS $$
 DECLARE p pointer; d generation; at timestamptz; v_epoch bigint; v_edge record; v_fate record; v_marks uuid[] := '{}';
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     PERFORM check_grace(p_grace_seconds);
     looked := 0; expired := 0; marked := 0;
     PERFORM 1 FROM pointer WHERE pointer_id = p_pointer_id FOR NO KEY UPDATE;
@@ -134,6 +134,7 @@ BEGIN
     END IF;
     UPDATE generation SET collecting_at = at, collect_at = NULL WHERE generation_id = ANY (v_marks);
     marked := coalesce(array_length(v_marks, 1), 0);
+    IF marked > 0 THEN PERFORM count_decision(); END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -175,7 +176,7 @@ CREATE FUNCTION artifactd.collect_files(
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE g generation; v_ids uuid[]; v_taken integer;
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     PERFORM check_grace(p_landing_seconds);
     artifacts := 0; bytes := 0;
     IF p_generation_id IS NULL THEN
@@ -216,6 +217,7 @@ BEGIN
     IF finished THEN
         UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
     END IF;
+    PERFORM count_decision();
 END $$;
 -- +goose StatementEnd
 
@@ -228,7 +230,7 @@ CREATE FUNCTION artifactd.collect_unnamed(
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE v_ids uuid[];
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     PERFORM check_grace(p_landing_seconds);
     IF p_artifact_ids IS NULL THEN
         SELECT array_agg(artifact_id) INTO v_ids FROM (
@@ -244,6 +246,7 @@ BEGIN
     UPDATE artifact a SET unnamed_at = NULL WHERE a.artifact_id = ANY (v_ids)
        AND EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id);
     SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, 'replaced', p_landing_seconds, p_plan_id) b;
+    IF artifacts > 0 THEN PERFORM count_decision(); END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -258,7 +261,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 DECLARE at timestamptz; v_keys text[];
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     at := clock_timestamp();
     IF p_plan_id IS NULL THEN
         v_keys := ARRAY(SELECT d.object_key FROM deletion d WHERE d.not_before <= at
@@ -304,6 +307,7 @@ CREATE FUNCTION artifactd.forget_operations(p_limit integer, OUT forgotten integ
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
+    PERFORM begin_collection();
     DELETE FROM operation WHERE operation_id IN (
         SELECT operation_id FROM operation WHERE recorded_at < clock_timestamp() - interval '40 days'
          ORDER BY recorded_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
