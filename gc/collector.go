@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/pointer"
 )
 
 // Defaults of [Options].
@@ -91,15 +92,23 @@ func New(pool *pgxpool.Pool, store Store, opts Options) (*Collector, error) {
 // in time. A failed run is logged and the next one goes on from there.
 func (c *Collector) Loop(ctx context.Context, interval time.Duration) {
 	c.recallSuccess(ctx)
+	off := false // told that the database refuses to collect
 	for {
 		if !pause(ctx, interval) {
 			return
 		}
 		report, err := c.RunOnce(ctx, RunOptions{})
+		refused := errors.Is(err, pointer.ErrHistoryChanged)
+		if refused && !off {
+			c.opts.Logger.Warn("collection is off", "error", err)
+		}
+		off = refused
 		if ctx.Err() != nil {
 			return
 		}
-		c.tell(&report, err)
+		if !refused {
+			c.tell(&report, err)
+		}
 	}
 }
 
@@ -203,7 +212,7 @@ func (c *Collector) RunOnce(ctx context.Context, run RunOptions) (Report, error)
 	default:
 		err = c.collect(ctx, grace, &report)
 	}
-	return report, c.finish(ctx, run, &report, err)
+	return report, c.finish(ctx, run, &report, historyFault(err))
 }
 
 // finish ends a report and writes it down. A run that nobody can ask for leaves no trace when it
@@ -212,6 +221,9 @@ func (c *Collector) finish(ctx context.Context, run RunOptions, report *Report, 
 	report.FinishedAt, report.State = time.Now().UTC(), RunDone
 	if err != nil && report.FirstError == "" {
 		report.FirstError = err.Error()
+	}
+	if errors.Is(err, pointer.ErrHistoryChanged) && run.RunID == uuid.Nil {
+		return err // no run at all
 	}
 	if !run.DryRun {
 		c.metrics.observe(report, err)

@@ -130,6 +130,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o ReconcileOptions) (Reconcile
 	if err == nil {
 		err = r.holding(ctx, o, func(ctx context.Context, pass int64) error { return r.pass(ctx, o, id, pass, &report) })
 	}
+	err = historyFault(err)
 	report.FinishedAt = time.Now().UTC()
 	r.metrics.observe(&report, err)
 	return report, err

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/artifactd/artifactd/pointer"
 )
 
 const (
@@ -145,7 +147,8 @@ func (r *Reconciler) Loop(ctx context.Context, interval time.Duration, o Reconci
 			return
 		}
 		switch {
-		case errors.Is(err, errNotDue), errors.Is(err, ErrPassRunning):
+		case errors.Is(err, errNotDue), errors.Is(err, ErrPassRunning),
+			errors.Is(err, pointer.ErrHistoryChanged): // which the watch of the history has told
 		case err != nil:
 			logger.Error("reconciliation failed; it is tried again", "listed", report.Listed, "unknown", report.Unknown, "due", report.Due, "error", err)
 		default:
