@@ -77,6 +77,16 @@ func checkAncestors(ctx context.Context, store artifacts.BlobReader, layout arti
 	return nil
 }
 
+// CheckBucket returns nil when the bucket's prefix is marked as this database's installation's, and
+// marks nothing. [ErrForeignBucket], [ErrUnmarkedBucket].
+func CheckBucket(ctx context.Context, pool *pgxpool.Pool, store artifacts.BlobReader, layout artifacts.Layout) error {
+	id, err := installation(ctx, pool)
+	if err != nil {
+		return err
+	}
+	return checkMarker(ctx, store, layout, id)
+}
+
 func installation(ctx context.Context, pool *pgxpool.Pool) (uuid.UUID, error) {
 	var id uuid.UUID
 	if err := pool.QueryRow(ctx, installationSQL).Scan(&id); err != nil {
