@@ -66,19 +66,16 @@ func (r raiser) raise(ctx context.Context, h pointer.History, why string, acknow
 func (r raiser) issue(ctx context.Context, h pointer.History, id uuid.UUID, first, acknowledged bool) (pointer.EpochID, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timing.request())
 	defer cancel()
-	keys, err := r.bucket.witnessKeys(ctx)
-	if err != nil {
+	v, err := r.bucket.look(ctx)
+	if err = errors.Join(err, v.fault); err != nil {
 		return pointer.EpochID{}, err
 	}
 	floor, known := h.Epoch.Number+1, h.Epoch.Number
 	if first {
 		floor, known = h.Epoch.Number, 0
 	}
-	if len(keys) > 0 {
-		witnessed, _, _ := r.bucket.parseWitness(keys[len(keys)-1])
-		if witnessed > known && acknowledged { // one from nowhere: stay above it
-			floor = max(floor, witnessed+1)
-		}
+	if top, _ := newest(v.epochs); v.newestSeen > top.Number { // a witness from nowhere: stay above it
+		floor = max(floor, v.newestSeen+1)
 	}
 	e, err := r.bucket.issue(ctx, h.Installation, id, floor, known, acknowledged)
 	if err != nil {
@@ -90,7 +87,7 @@ func (r raiser) issue(ctx context.Context, h pointer.History, id uuid.UUID, firs
 	if err != nil {
 		return e, err
 	}
-	return e, r.bucket.putWitness(ctx, witness{Installation: h.Installation, Epoch: e.Number, EpochUUID: e.UUID, Counter: now.Counter}, keys)
+	return e, r.bucket.putWitness(ctx, witness{Installation: h.Installation, Epoch: e.Number, EpochUUID: e.UUID, Counter: now.Counter}, v.keys)
 }
 
 // take stores the epoch in the database. When the answer is lost, the database is asked.
