@@ -155,7 +155,7 @@ BEGIN
             coalesce(p_public, false), coalesce(p_labels, '{}'))
     ON CONFLICT (name) DO NOTHING;
     created := FOUND;
-    IF created THEN RETURN; END IF;
+    IF created THEN PERFORM count_decision(); RETURN; END IF;
 
     SELECT * INTO STRICT p FROM pointer WHERE name = p_name FOR NO KEY UPDATE;
     created := p.retired_at IS NOT NULL;

@@ -205,8 +205,7 @@ BEGIN
     IF p_token = '' THEN RETURN NULL; END IF;
     IF p_token !~ '^[0-9]{1,18}\.[0-9]{1,18}$' THEN RETURN 'unreadable token'; END IF;
     IF split_part(p_token, '.', 1)::bigint > p_epoch THEN RETURN 'unknown epoch'; END IF;
-    IF split_part(p_token, '.', 1)::bigint < p_epoch THEN RETURN NULL; END IF;
-    IF p_pointer <> '' AND NOT EXISTS (
+    IF p_pointer <> '' AND split_part(p_token, '.', 1)::bigint = p_epoch AND NOT EXISTS (
         SELECT 1 FROM pointer p JOIN generation g ON g.pointer_id = p.pointer_id
          WHERE p.name = p_pointer AND g.epoch = split_part(p_token, '.', 1)::bigint
            AND g.generation = split_part(p_token, '.', 2)::bigint) THEN

@@ -265,3 +265,48 @@ func TestOldPrimaryAcknowledgesNothing(t *testing.T) {
 		t.Errorf("the promoted one is in epoch %d", n)
 	}
 }
+
+// The old primary's replica has lost the bucket and goes on with what the bucket confirmed last. The
+// new primary acknowledges nothing before that has run out.
+func TestOldPrimaryIsOutwaited(t *testing.T) {
+	primary := testenv.Postgres(t, devstack.PostgresOptions{})
+	in := newInstallation(t, primary)
+	proxy := testenv.NewProxy(t, in.config.S3.Endpoint)
+	behind := *in
+	behind.config.S3.Endpoint = "http://" + proxy.Addr()
+	old := behind.replica()
+	old.writes()
+	standby, _ := testenv.Standby(t, primary, "standby1")
+	promoted := *in
+	promoted.goOn(standby)
+	in.witnessed()
+	conn, err := pgx.Connect(t.Context(), promoted.db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	// A look that is under way now may confirm; none that begins later does.
+	proxy.Set(testenv.Fault{HoldToServer: true})
+	if _, err := conn.Exec(t.Context(), `SELECT pg_promote()`); err != nil {
+		t.Fatal(err)
+	}
+	// When the last write was sent that the old one acknowledged: it was confirmed later than that.
+	last := make(chan time.Time, 1)
+	go func() {
+		var at time.Time
+		for {
+			sent := time.Now()
+			if a := old.put("probe"); a.status >= 300 {
+				last <- at
+				return
+			}
+			at = sent
+		}
+	}()
+	fresh := promoted.replica()
+	fresh.writes()
+	acknowledged := time.Now()
+	if at := <-last; !at.Before(acknowledged) {
+		t.Errorf("the old primary acknowledged a write sent %s after the new one had acknowledged one", at.Sub(acknowledged))
+	}
+}
