@@ -165,6 +165,7 @@ BEGIN
         finished := true;
     END IF;
     IF finished THEN
+        IF g.state = 'published' THEN PERFORM bury_record(g.generation_id, p_landing_seconds); END IF;
         UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
     END IF;
 END $$;
@@ -208,7 +209,8 @@ BEGIN
          ORDER BY d.not_before LIMIT p_limit FOR UPDATE SKIP LOCKED)
     UPDATE deletion d SET not_before = at + make_interval(secs => p_seconds), attempts = d.attempts + 1
       FROM due WHERE d.object_key = due.object_key
-    RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL, d.upload_id, d.stored, at;
+    -- The record of a version is no artifact, and counts as none.
+    RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL AND d.reason <> 'record', d.upload_id, d.stored, at;
 END $$;
 -- +goose StatementEnd
 
