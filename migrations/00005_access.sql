@@ -246,10 +246,15 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.manifest_file
 CREATE FUNCTION artifactd.guard_artifact() RETURNS trigger
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
 BEGIN
-    IF (NEW.artifact_id, NEW.pointer_id, NEW.generation_id, NEW.digest, NEW.size)
-       <> (OLD.artifact_id, OLD.pointer_id, OLD.generation_id, OLD.digest, OLD.size)
+    IF (NEW.artifact_id, NEW.pointer_id, NEW.digest, NEW.size) <> (OLD.artifact_id, OLD.pointer_id, OLD.digest, OLD.size)
        OR (OLD.stored_at IS NOT NULL AND NEW.stored_at IS NULL) THEN
         RAISE EXCEPTION 'artifact % is immutable', OLD.artifact_id;
+    END IF;
+    -- Only what came back from the bucket can be without its generation, for a while.
+    IF NEW.generation_id <> OLD.generation_id THEN
+        IF EXISTS (SELECT 1 FROM generation g WHERE g.generation_id = OLD.generation_id) THEN
+            RAISE EXCEPTION 'artifact % is immutable', OLD.artifact_id;
+        END IF;
     END IF;
     RETURN NEW;
 END $$;

@@ -117,7 +117,7 @@ BEGIN
            CASE WHEN c.kind = 'pointer' THEN jsonb_build_object(
                'keep_versions', p.keep_versions, 'keep_seconds', p.keep_seconds, 'public', p.public, 'labels', p.labels,
                'created_at', p.created_at, 'retired_at', p.retired_at,
-               'retired_up_to', r.retired_epoch || '.' || r.retired_generation,
+               'retired_epoch', r.retired_epoch, 'retired_generation', r.retired_generation,
                'pinned', (SELECT coalesce(jsonb_agg(h.generation_id), '[]') FROM generation h
                            WHERE h.pointer_id = p.pointer_id AND h.pinned AND h.collecting_at IS NULL)) END
       FROM claimed c CROSS JOIN installation i

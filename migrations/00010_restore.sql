@@ -34,14 +34,16 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- Takes over the identity of the installation that the bucket belongs to. Only a database without
--- any pointer may (see guard_installation).
+-- Takes over the identity of the installation that the bucket belongs to, in an epoch above every
+-- one that the bucket knows. Only a database without any pointer may (see guard_installation).
 -- +goose StatementBegin
-CREATE FUNCTION artifactd.adopt_installation(p_installation_id uuid, p_prefix text) RETURNS void
+CREATE FUNCTION artifactd.adopt_installation(p_installation_id uuid, p_prefix text, p_above bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
 BEGIN
-    UPDATE installation SET installation_id = p_installation_id, key_prefix = p_prefix
-     WHERE (installation_id, key_prefix) IS DISTINCT FROM (p_installation_id, p_prefix);
+    IF EXISTS (SELECT 1 FROM pointer) THEN
+        RAISE EXCEPTION 'this database has pointers of its own: it cannot become another installation''s';
+    END IF;
+    UPDATE installation SET installation_id = p_installation_id, key_prefix = p_prefix, epoch = greatest(epoch, p_above + 1);
 END $$;
 -- +goose StatementEnd
 
@@ -178,6 +180,26 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Gives up bringing a version back, an object of which is not there: its rows go, and the objects that
+-- are there are unknown again, which does not delete them.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.drop_restore(p_recovered_from uuid) RETURNS void
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE r restore; v_ids uuid[];
+BEGIN
+    PERFORM begin_decision();
+    SELECT * INTO r FROM restore WHERE recovered_from = p_recovered_from FOR UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+    SELECT array_agg(DISTINCT artifact_id) INTO v_ids FROM manifest_file WHERE manifest_id = r.generation_id;
+    PERFORM 1 FROM artifact WHERE artifact_id = ANY (v_ids) ORDER BY artifact_id FOR UPDATE;
+    DELETE FROM manifest_file WHERE manifest_id = r.generation_id;
+    DELETE FROM artifact a WHERE a.artifact_id = ANY (v_ids) AND a.generation_id = r.generation_id
+       AND NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id);
+    DELETE FROM restore WHERE recovered_from = p_recovered_from;
+END $$;
+-- +goose StatementEnd
+
 -- Brings a lost version back as its pointer's next generation, all of whose files have been proved.
 -- Status: restored (token and whether it is shown in epoch, generation and shown), known, lease-held
 -- (detail: by whom), settled (detail: what its operation was answered since), epoch (the database is
@@ -245,6 +267,10 @@ BEGIN
             SELECT g2.generation_id FROM generation g2 WHERE g2.pointer_id = p.pointer_id
                AND (g2.generation_id = p_rollback_of OR g2.recovered_from = p_rollback_of)), p_rollback_of) END,
         p_recovered_from, p_epoch, p_generation, CASE WHEN NOT shown THEN at END, CASE WHEN NOT shown THEN at END, p_pinned);
+    -- An artifact belongs to the version that was prepared first, which may have come to nothing.
+    UPDATE artifact a SET generation_id = r.generation_id FROM manifest_file m
+     WHERE m.manifest_id = r.generation_id AND a.artifact_id = m.artifact_id AND a.generation_id <> r.generation_id
+       AND NOT EXISTS (SELECT 1 FROM generation g2 WHERE g2.generation_id = a.generation_id);
     UPDATE pointer p2 SET epoch = v_epoch, generation = p.generation + 1, head_id = r.generation_id, lease_expires_at = NULL,
            highest_revision = greatest(p2.highest_revision, p_source_revision)
      WHERE p2.pointer_id = p.pointer_id;
@@ -262,6 +288,6 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION artifactd.finish_restore, artifactd.restore_proved, artifactd.restore_files, artifactd.restore_pointer,
+DROP FUNCTION artifactd.finish_restore, artifactd.drop_restore, artifactd.restore_proved, artifactd.restore_files, artifactd.restore_pointer,
     artifactd.pointer_standing, artifactd.restore_aborted, artifactd.adopt_installation, artifactd.shown_order, artifactd.known_versions;
 DROP TABLE artifactd.restore;
