@@ -141,7 +141,7 @@ func (r *Rebuild) Adopt(ctx context.Context) (adopted bool, err error) {
 	switch {
 	case err != nil:
 		return false, err
-	case i.ID == owner:
+	case i.ID == owner && i.KeyPrefix == r.layout.Prefix:
 		return false, nil
 	case !i.Empty:
 		return false, fmt.Errorf("%w: it is that of installation %s, and this database is installation %s with pointers of its own; "+

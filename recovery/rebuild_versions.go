@@ -44,7 +44,7 @@ type LostVersion struct {
 	Status       LostStatus    `json:"status"`
 	Detail       string        `json:"detail,omitempty"`
 	Restored     pointer.Token `json:"restored,omitzero"` // the token that it has now
-	Shown        bool          `json:"shown"`             // the pointer shows it now
+	Shown        bool          `json:"shown"`             // the pointer showed it from then on, until a later one came back
 }
 
 // restoreVersions finds the lost versions, pointer by pointer, and brings each pointer's back in order.

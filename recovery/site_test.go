@@ -2,6 +2,7 @@ package recovery_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -354,4 +355,17 @@ func (s *site) clean() {
 	if n := s.number(`SELECT count(*) FROM artifactd.artifact a WHERE NOT EXISTS (SELECT FROM artifactd.generation g WHERE g.generation_id = a.generation_id)`); n != 0 {
 		s.t.Errorf("%d artifacts have no generation", n)
 	}
+}
+
+func zip(t *testing.T, text string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err := z.Write([]byte(text + "\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
