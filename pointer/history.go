@@ -31,7 +31,9 @@ const (
 // not confirm it: nothing is decided until that is settled.
 type HistoryChangedError struct{ Seen string }
 
-func (e *HistoryChangedError) Error() string { return "the database's history may have changed: " + e.Seen }
+func (e *HistoryChangedError) Error() string {
+	return "the database's history may have changed: " + e.Seen
+}
 
 // Is makes every HistoryChangedError an [ErrHistoryChanged].
 func (e *HistoryChangedError) Is(target error) bool { return target == ErrHistoryChanged }
