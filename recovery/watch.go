@@ -72,13 +72,15 @@ type Watch struct {
 	fault   error           // of the last look, when it failed
 }
 
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 // NewWatch makes a Watch, which confirms nothing until it has looked.
 func NewWatch(o Options) (*Watch, error) {
 	if o.Timing.Confirm <= 0 {
 		o.Timing = DefaultTiming
 	}
 	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+		o.Logger = discard()
 	}
 	if o.Replica == uuid.Nil {
 		o.Replica = uuid.New()

@@ -18,7 +18,7 @@ func watchHistory(s *service, c Config, o Options, registry *prometheus.Registry
 	return recovery.NewWatch(recovery.Options{
 		Table: pointer.NewHistories(s.pool), Store: s.store, Layout: layout, Replica: o.Replica,
 		Claim:  func(ctx context.Context) error { return gc.ClaimBucket(ctx, s.pool, s.store, layout) },
-		Timing: o.HistoryTiming, Logger: o.Logger, Registry: registry,
+		Timing: c.HistoryTiming, Logger: o.Logger, Registry: registry,
 	})
 }
 

@@ -46,9 +46,6 @@ type Options struct {
 	// Partition is how files are cut into parts. It is no configuration, because all replicas must
 	// cut alike: only tests give one.
 	Partition artifacts.Partition
-	// HistoryTiming is how fast a change of the database's history is noticed. It is no
-	// configuration, because all replicas and operators must have the same: only tests give one.
-	HistoryTiming recovery.Timing
 	// Replica names this service among the replicas. A service that is the only one of this name may
 	// keep it over restarts; the zero value makes a new one.
 	Replica uuid.UUID
