@@ -68,7 +68,8 @@ func (s *Server) GetHealth(c echo.Context) error {
 // deadline too, and learns more from an answer than from silence.
 const readyDeadline = 3 * time.Second
 
-// GetReadiness says whether the service can do its work.
+// GetReadiness says whether the service can do its work. While no write is admitted, because the
+// database's history is in doubt, it is ready all the same, for reading, and says what was seen.
 func (s *Server) GetReadiness(c echo.Context) error {
 	select {
 	case <-s.draining:
@@ -78,6 +79,9 @@ func (s *Server) GetReadiness(c echo.Context) error {
 	defer bindContext(c, readyDeadline)()
 	if err := s.catalogue.Ready(c.Request().Context()); err != nil {
 		return err
+	}
+	if sign := s.sign(); sign != "" {
+		return writeJSON(c, http.StatusOK, types.Health{Status: "read-only", Detail: &sign})
 	}
 	return writeJSON(c, http.StatusOK, types.Health{Status: "ready"})
 }

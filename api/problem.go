@@ -57,6 +57,7 @@ var (
 	kindInvalid        = problemKind{"invalid-request", http.StatusBadRequest, "The request is not valid"}
 	kindTooLarge       = problemKind{"too-large", http.StatusRequestEntityTooLarge, "The body is too large"}
 	kindUnavailable    = problemKind{"unavailable", http.StatusServiceUnavailable, "Temporarily unavailable"}
+	kindHistoryChanged = problemKind{"history-changed", http.StatusServiceUnavailable, "The database's history changed"}
 	kindInternal       = problemKind{"internal", http.StatusInternalServerError, "Internal error"}
 )
 
@@ -174,6 +175,7 @@ func factualProblem(err error) (types.Problem, time.Duration, bool) {
 		lost    *pointer.LeaseLostError
 		refused *pointer.RefusedError
 		unknown *pointer.OutcomeUnknownError
+		changed *pointer.HistoryChangedError
 	)
 	switch {
 	case errors.As(err, &bad):
@@ -200,9 +202,16 @@ func factualProblem(err error) (types.Problem, time.Duration, bool) {
 			p.Detail = "The database did not say whether this happened. Read the state back before trying again."
 		}
 		return p, 0, true
+	case errors.As(err, &changed):
+		return newProblem(kindHistoryChanged, "Nothing is written until it is settled which history the database is in: "+changed.Seen+
+			". A clean failover settles itself within seconds; anything else waits for an operator (`artifactd recover`). Reads go on."), historyRetry, true
 	}
 	return types.Problem{}, 0, false
 }
+
+// historyRetry is when to ask again after a change of the history: one that settles itself takes
+// seconds.
+const historyRetry = 5 * time.Second
 
 // refusedProblem tells a recorded refusal.
 func refusedProblem(e *pointer.RefusedError) types.Problem {

@@ -37,6 +37,9 @@ type Options struct {
 	Layout artifacts.Layout
 	// Collector runs collections on demand.
 	Collector Collector
+	// HistorySign says why no write is admitted at this moment, for readiness; empty when they are.
+	// Nil means that they always are.
+	HistorySign func() string
 	// Logger gets the access log at debug level, unexpected errors, and an audit line for every
 	// refusal and every administrator's act. Nil discards them.
 	Logger *slog.Logger
@@ -71,6 +74,7 @@ type Server struct {
 	store     artifacts.Store
 	layout    artifacts.Layout
 	collector Collector
+	sign      func() string
 	logger    *slog.Logger
 	registry  *prometheus.Registry
 	metrics   *metrics
@@ -108,6 +112,7 @@ func New(o Options) (*Server, error) {
 		store:      o.Store,
 		layout:     o.Layout,
 		collector:  o.Collector,
+		sign:       o.HistorySign,
 		logger:     o.Logger,
 		registry:   o.Registry,
 		publicURL:  strings.TrimSuffix(o.PublicURL, "/"),
@@ -137,6 +142,9 @@ func New(o Options) (*Server, error) {
 func (s *Server) applyDefaults() {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
+	}
+	if s.sign == nil {
+		s.sign = func() string { return "" }
 	}
 	if s.registry == nil {
 		s.registry = prometheus.NewRegistry()

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/pointer"
 )
 
 const (
@@ -131,6 +132,7 @@ func New(pool *pgxpool.Pool, store Store, opts Options) (*Collector, error) {
 // Loop runs until ctx ends: about every interval, spread by a fifth so that replicas do not step
 // in time. A failed run is logged and the next one goes on from there.
 func (c *Collector) Loop(ctx context.Context, interval time.Duration) {
+	off := false // told that the database refuses to collect
 	for {
 		pause := time.Duration(float64(interval) * (0.9 + 0.2*rand.Float64()))
 		select {
@@ -139,9 +141,15 @@ func (c *Collector) Loop(ctx context.Context, interval time.Duration) {
 		case <-time.After(pause):
 		}
 		report, err := c.RunOnce(ctx, RunOptions{})
+		refused := errors.Is(err, pointer.ErrHistoryChanged)
+		if refused && !off {
+			c.opts.Logger.Warn("collection is off", "error", err)
+		}
+		off = refused
 		switch {
 		case ctx.Err() != nil:
 			return
+		case refused:
 		case err != nil:
 			c.opts.Logger.Error("collection failed; it goes on at the next run", "error", err)
 		case report.Marked+report.Deleted.Objects+report.Failed > 0:
@@ -174,11 +182,14 @@ func (c *Collector) RunOnce(ctx context.Context, run RunOptions) (Report, error)
 	if run.DryRun {
 		err = c.plan(ctx, grace, &report)
 	} else {
-		err = c.collect(ctx, grace, &report)
+		err = historyFault(c.collect(ctx, grace, &report))
 	}
 	report.FinishedAt = time.Now().UTC()
 	if err != nil && report.FirstError == "" {
 		report.FirstError = err.Error()
+	}
+	if errors.Is(err, pointer.ErrHistoryChanged) {
+		return report, err // no run at all
 	}
 	if !run.DryRun {
 		c.metrics.observe(&report, err)

@@ -55,6 +55,16 @@ func ClaimBucket(ctx context.Context, pool *pgxpool.Pool, store MarkerStore, lay
 	return checkMarker(ctx, store, layout, id) // another may have been faster, on a store that lets both write
 }
 
+// CheckBucket returns nil when the bucket's prefix is marked as this database's installation's, and
+// marks nothing. [ErrForeignBucket], [ErrUnmarkedBucket].
+func CheckBucket(ctx context.Context, pool *pgxpool.Pool, store artifacts.BlobReader, layout artifacts.Layout) error {
+	id, err := installation(ctx, pool)
+	if err != nil {
+		return err
+	}
+	return checkMarker(ctx, store, layout, id)
+}
+
 func installation(ctx context.Context, pool *pgxpool.Pool) (uuid.UUID, error) {
 	var id uuid.UUID
 	if err := pool.QueryRow(ctx, installationSQL).Scan(&id); err != nil {

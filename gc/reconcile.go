@@ -102,7 +102,7 @@ func NewReconciler(pool *pgxpool.Pool, store ReconcileStore, layout artifacts.La
 // Its memory is that of a few batches. [ErrForeignBucket], [ErrUnmarkedBucket], [ErrShareLimit].
 func (r *Reconciler) RunOnce(ctx context.Context, o ReconcileOptions) (ReconcileReport, error) {
 	report := ReconcileReport{StartedAt: time.Now().UTC(), DryRun: o.DryRun}
-	err := r.pass(ctx, o, &report)
+	err := historyFault(r.pass(ctx, o, &report))
 	report.FinishedAt = time.Now().UTC()
 	return report, err
 }

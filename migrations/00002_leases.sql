@@ -11,6 +11,11 @@
 -- other isolation level those statements would see a snapshot from before the locks. Reading the
 -- installation keeps its table's weakest lock until the decision is committed: raising the epoch
 -- takes the strongest one, so it waits for the decisions under way, and later ones see the new one.
+--
+-- Once armed, it also refuses to decide on any history but the one that was compared with the
+-- bucket: another server start, timeline, database or restored table has to be looked at first (see
+-- release_server and take_epoch). A server keeps its system identifier for as long as it runs, so
+-- that is compared where a new start is released.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.begin_decision() RETURNS void
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
@@ -20,7 +25,61 @@ BEGIN
             current_setting('transaction_isolation')
             USING HINT = 'Call them outside of a repeatable read or serializable transaction.';
     END IF;
-    PERFORM 1 FROM installation;
+    PERFORM 1 FROM installation i
+     WHERE i.changed_at IS NULL AND (i.armed_at IS NULL
+        OR (i.server_started_at = pg_postmaster_start_time()
+            AND i.table_path = pg_relation_filepath('artifactd.installation')
+            AND i.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)));
+    IF NOT FOUND THEN PERFORM refuse_history(); END IF;
+END $$;
+-- +goose StatementEnd
+
+-- Says why nothing can be decided: SQLSTATE AD001, unless this is no primary at all.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.refuse_history() RETURNS void
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+DECLARE i installation;
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'this server is a standby in recovery' USING ERRCODE = 'read_only_sql_transaction';
+    END IF;
+    SELECT * INTO STRICT i FROM installation;
+    RAISE EXCEPTION '%', CASE
+            WHEN i.changed_at IS NOT NULL THEN i.changed_why
+            WHEN i.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8) THEN
+                format('the database went from timeline %s to %s: it was promoted or restored', i.timeline, left(pg_walfile_name(pg_current_wal_lsn()), 8))
+            ELSE format('the database server was started at %s and has not been compared with the bucket since', pg_postmaster_start_time()) END
+        USING ERRCODE = 'AD001';
+END $$;
+-- +goose StatementEnd
+
+-- Begins what deletes: as a decision, and refused (SQLSTATE AD002) from the raise of an epoch until
+-- an operator acknowledges it.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.begin_collection() RETURNS void
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    PERFORM begin_decision();
+    IF EXISTS (SELECT 1 FROM installation WHERE collection_held_at IS NOT NULL) THEN
+        RAISE EXCEPTION 'collection is off since the database''s history changed, until an operator acknowledges that: run `artifactd recover`'
+            USING ERRCODE = 'AD002';
+    END IF;
+END $$;
+-- +goose StatementEnd
+
+-- Counts a decision whose loss must be noticed. Awaits no lock, so it may come after the clock was
+-- read: a slot that somebody else counts in is left alone.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.count_decision() RETURNS void
+LANGUAGE plpgsql SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    UPDATE counter SET n = n + 1
+     WHERE slot = (SELECT c.slot FROM counter c WHERE c.slot = pg_backend_pid() % 128 FOR NO KEY UPDATE SKIP LOCKED);
+    IF FOUND THEN RETURN; END IF;
+    UPDATE counter SET n = n + 1
+     WHERE slot = (SELECT c.slot FROM counter c ORDER BY c.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED);
+    IF FOUND THEN RETURN; END IF;
+    INSERT INTO counter (n) VALUES (1);
 END $$;
 -- +goose StatementEnd
 
@@ -68,6 +127,7 @@ LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
 BEGIN
     UPDATE generation SET state = p_state, ended_at = p_at, collect_at = p_at
      WHERE generation_id = p_generation_id AND state = 'leased';
+    IF FOUND THEN PERFORM count_decision(); END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -122,6 +182,7 @@ BEGIN
          WHERE pointer_id = p.pointer_id AND displaced_at IS NOT NULL
            AND collected_at IS NULL AND collecting_at IS NULL;
     END IF;
+    PERFORM count_decision();
 END $$;
 -- +goose StatementEnd
 
@@ -238,6 +299,7 @@ BEGIN
     UPDATE pointer p2 SET epoch = v_epoch, generation = p.generation + 1, head_id = p_lease_id,
            lease_expires_at = expiry
      WHERE p2.pointer_id = p.pointer_id;
+    PERFORM count_decision();
     status := 'acquired'; lease_id := p_lease_id; epoch := v_epoch; generation := p.generation + 1;
     holder := p_holder; acquired_at := at; expires_at := expiry; expires_in := p_ttl; ttl := p_ttl;
 END $$;
@@ -439,6 +501,7 @@ BEGIN
            retired_at = at, updated_at = at
      WHERE p2.pointer_id = p.pointer_id;
     PERFORM note_pointer(p.pointer_id, true);
+    PERFORM count_decision();
     status := 'retired';
 END $$;
 -- +goose StatementEnd
@@ -462,6 +525,7 @@ BEGIN
            collect_at = CASE WHEN NOT p_pinned AND displaced_at IS NOT NULL THEN clock_timestamp() END
      WHERE generation_id = g.generation_id;
     IF p_pinned <> g.pinned THEN PERFORM note_pointer(p.pointer_id, false); END IF;
+    PERFORM count_decision();
     status := 'ok';
 END $$;
 -- +goose StatementEnd
@@ -471,4 +535,5 @@ DROP FUNCTION artifactd.pin, artifactd.retire, artifactd.break_lease, artifactd.
     artifactd.lease_now, artifactd.acquire, artifactd.leave_line,
     artifactd.stand_in_line, artifactd.held_lease,
     artifactd.put_pointer, artifactd.effective_expiry, artifactd.end_lease, artifactd.lease_reason,
-    artifactd.check_ttl, artifactd.begin_decision;
+    artifactd.check_ttl, artifactd.count_decision, artifactd.begin_collection, artifactd.refuse_history,
+    artifactd.begin_decision;

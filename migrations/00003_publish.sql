@@ -196,6 +196,7 @@ BEGIN
     UPDATE generation g2 SET file_count = g.file_count + v_new, total_bytes = g.total_bytes + v_bytes,
            manifest_digest = NULL, sealed_at = NULL
      WHERE g2.generation_id = p_lease_id;
+    PERFORM count_decision();
 
     RETURN QUERY
     SELECT 'ok', null::text, p.name, h.epoch, h.generation, m.path, a.artifact_id, a.digest, a.size, m.media_type,
@@ -354,7 +355,7 @@ END $$;
 CREATE FUNCTION artifactd.recorded(
     p_operation_id uuid, OUT kind text, OUT outcome text, OUT answer jsonb, OUT pointers text[],
     OUT generation_ids uuid[], OUT request_digest bytea, OUT manifest_digests bytea[]
-) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS SETOF record LANGUAGE plpgsql SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY UPDATE operation o SET told_at = clock_timestamp() WHERE o.operation_id = p_operation_id
@@ -516,6 +517,7 @@ BEGIN
     END IF;
     UPDATE operation o2 SET outcome = status, answer = publish.answer, manifest_digests = v_digests
      WHERE o2.operation_id = p_operation_id;
+    PERFORM count_decision();
 END $$;
 -- +goose StatementEnd
 
@@ -628,6 +630,18 @@ BEGIN
     END IF;
     UPDATE operation o2 SET outcome = status, answer = rollback.answer
      WHERE o2.operation_id = p_operation_id;
+    PERFORM count_decision();
+END $$;
+-- +goose StatementEnd
+
+-- The outcome that is recorded for an operation id, or no row, which is no answer.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.operation_outcome(
+    p_operation_id uuid, OUT kind text, OUT outcome text, OUT answer jsonb, OUT pointers text[], OUT generation_ids uuid[]
+) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    PERFORM begin_decision();
+    RETURN QUERY SELECT r.kind, r.outcome, r.answer, r.pointers, r.generation_ids FROM recorded(p_operation_id) r;
 END $$;
 -- +goose StatementEnd
 
@@ -652,6 +666,7 @@ BEGIN
             DELETE FROM operation o WHERE o.operation_id = p_operation_id;
         ELSIF v_new THEN
             INSERT INTO outbox (record_id, kind, operation_id, pointer) VALUES (time_uuid(), 'aborted', p_operation_id, p_pointer);
+            PERFORM count_decision();
         END IF;
     END IF;
     RETURN QUERY SELECT r.kind, r.outcome, r.answer, r.pointers, r.generation_ids FROM recorded(p_operation_id) r;
@@ -659,7 +674,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION artifactd.settle, artifactd.rollback, artifactd.flip, artifactd.publish, artifactd.recorded,
+DROP FUNCTION artifactd.settle, artifactd.operation_outcome, artifactd.rollback, artifactd.flip, artifactd.publish, artifactd.recorded,
     artifactd.seal, artifactd.reject_upload, artifactd.close_upload, artifactd.open_upload,
     artifactd.mark_stored_many, artifactd.mark_stored, artifactd.upload_reason, artifactd.stage, artifactd.path_conflict,
     artifactd.adoption_sources, artifactd.manifest_facts;

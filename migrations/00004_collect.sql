@@ -41,7 +41,7 @@ DECLARE
     p pointer; d generation; at timestamptz; v_epoch bigint; v_reason text; v_edge record; v_until timestamptz;
     v_next timestamptz; v_marks uuid[] := '{}';
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     looked := 0; expired := 0; marked := 0;
     PERFORM 1 FROM pointer WHERE pointer_id = p_pointer_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN; END IF;
@@ -93,6 +93,7 @@ BEGIN
        AND (epoch, generation) <= (v_edge.epoch, v_edge.generation);
     UPDATE generation SET collecting_at = at, collect_at = NULL WHERE generation_id = ANY (v_marks);
     marked := coalesce(array_length(v_marks, 1), 0);
+    IF marked > 0 THEN PERFORM count_decision(); END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -133,7 +134,7 @@ CREATE FUNCTION artifactd.collect_files(
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE g generation; v_ids uuid[]; v_taken integer;
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     artifacts := 0; bytes := 0;
     SELECT * INTO g FROM generation
      WHERE collecting_at IS NOT NULL AND collected_at IS NULL
@@ -168,6 +169,7 @@ BEGIN
         IF g.state = 'published' THEN PERFORM bury_record(g.generation_id, p_landing_seconds); END IF;
         UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
     END IF;
+    PERFORM count_decision();
 END $$;
 -- +goose StatementEnd
 
@@ -179,7 +181,7 @@ CREATE FUNCTION artifactd.collect_unnamed(
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE v_ids uuid[];
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     SELECT array_agg(artifact_id) INTO v_ids FROM (
         SELECT artifact_id FROM artifact WHERE unnamed_at IS NOT NULL
          ORDER BY unnamed_at LIMIT p_limit FOR UPDATE SKIP LOCKED) u;
@@ -188,6 +190,7 @@ BEGIN
     UPDATE artifact a SET unnamed_at = NULL WHERE a.artifact_id = ANY (v_ids)
        AND EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id);
     SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, 'replaced', p_landing_seconds) b;
+    IF artifacts > 0 THEN PERFORM count_decision(); END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -201,7 +204,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 DECLARE at timestamptz;
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     at := clock_timestamp();
     RETURN QUERY
     WITH due AS (
@@ -282,6 +285,7 @@ CREATE FUNCTION artifactd.forget_operations(p_limit integer, OUT forgotten integ
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
+    PERFORM begin_collection();
     DELETE FROM operation WHERE operation_id IN (
         SELECT operation_id FROM operation WHERE recorded_at < clock_timestamp() - interval '40 days'
          ORDER BY recorded_at LIMIT p_limit FOR UPDATE SKIP LOCKED);

@@ -60,7 +60,7 @@ CREATE FUNCTION artifactd.begin_reconcile(p_prefix text, p_grace double precisio
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE v_prefix text;
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     SELECT i.key_prefix INTO v_prefix FROM installation i;
     IF v_prefix IS DISTINCT FROM p_prefix THEN
         RAISE EXCEPTION 'this installation''s objects lie under the prefix "%", not "%"', coalesce(v_prefix, '(none yet)'), p_prefix
@@ -105,7 +105,7 @@ CREATE FUNCTION artifactd.end_listing(p_pass_id bigint, p_listed bigint, OUT due
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE v reconcile_pass;
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     SELECT * INTO STRICT v FROM reconcile_pass WHERE pass_id = p_pass_id FOR UPDATE;
     DELETE FROM orphan WHERE (object_key, upload_id) IN (
         SELECT o.object_key, o.upload_id FROM orphan o WHERE o.last_seen_at < v.started_at
@@ -130,7 +130,9 @@ $$;
 -- +goose StatementEnd
 
 -- Why an object with this metadata comes from a history that this database does not know, or null.
--- Generations are never deleted, so one without a row was never issued here.
+-- Generations are never deleted, so one of the current epoch without a row was never issued here.
+-- One of an epoch before that may have been lost when the next one was raised: it is garbage like any
+-- other, once collection has been resumed.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.orphan_history(p_pointer text, p_token text, p_epoch bigint) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = artifactd, pg_temp AS $$
@@ -138,6 +140,7 @@ BEGIN
     IF p_token = '' THEN RETURN NULL; END IF;
     IF p_token !~ '^[0-9]{1,18}\.[0-9]{1,18}$' THEN RETURN 'unreadable token'; END IF;
     IF split_part(p_token, '.', 1)::bigint > p_epoch THEN RETURN 'unknown epoch'; END IF;
+    IF split_part(p_token, '.', 1)::bigint < p_epoch THEN RETURN NULL; END IF;
     IF p_pointer <> '' AND NOT EXISTS (
         SELECT 1 FROM pointer p JOIN generation g ON g.pointer_id = p.pointer_id
          WHERE p.name = p_pointer AND g.epoch = split_part(p_token, '.', 1)::bigint
@@ -164,7 +167,7 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 #variable_conflict use_column
 DECLARE v reconcile_pass; v_epoch bigint; v_unknown integer[]; at timestamptz;
 BEGIN
-    PERFORM begin_decision();
+    PERFORM begin_collection();
     -- Before the facts: a version that is brought back from the bucket (restore_files) gets its rows
     -- either before this looks, or after the ledger says what goes.
     LOCK TABLE deletion IN ROW EXCLUSIVE MODE;
@@ -222,11 +225,11 @@ END $$;
 
 -- Writes down that the objects of stored artifacts are gone or wrong; answers which of the
 -- artifacts still have a row. One that has none any more was collected: its object may be gone.
+-- No decision: what a restored database lacks in the bucket is to be seen before anything is decided.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.mark_missing(p_artifact_ids uuid[]) RETURNS SETOF uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 BEGIN
-    PERFORM begin_decision();
     PERFORM 1 FROM artifact WHERE artifact_id = ANY (p_artifact_ids) ORDER BY artifact_id FOR NO KEY UPDATE;
     RETURN QUERY UPDATE artifact SET missing_at = coalesce(missing_at, clock_timestamp())
      WHERE artifact_id = ANY (p_artifact_ids) AND stored_at IS NOT NULL RETURNING artifact_id;
@@ -238,7 +241,6 @@ END $$;
 CREATE FUNCTION artifactd.mark_found(p_artifact_ids uuid[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 BEGIN
-    PERFORM begin_decision();
     PERFORM 1 FROM artifact WHERE artifact_id = ANY (p_artifact_ids) ORDER BY artifact_id FOR NO KEY UPDATE;
     UPDATE artifact SET missing_at = NULL
      WHERE artifact_id = ANY (p_artifact_ids) AND stored_at IS NOT NULL AND missing_at IS NOT NULL;

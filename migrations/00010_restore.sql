@@ -43,7 +43,9 @@ BEGIN
     IF EXISTS (SELECT 1 FROM pointer) THEN
         RAISE EXCEPTION 'this database has pointers of its own: it cannot become another installation''s';
     END IF;
-    UPDATE installation SET installation_id = p_installation_id, key_prefix = p_prefix, epoch = greatest(epoch, p_above + 1);
+    -- Nothing is decided until an epoch above everything is issued in the bucket, too.
+    UPDATE installation SET installation_id = p_installation_id, key_prefix = p_prefix, epoch = greatest(epoch, p_above + 1),
+           changed_at = clock_timestamp(), changed_why = 'the database is empty and is built anew from the bucket', loss_known = true;
 END $$;
 -- +goose StatementEnd
 
@@ -283,6 +285,7 @@ BEGIN
     UPDATE outbox SET replaces = p_record_key WHERE record_id = r.generation_id;
     DELETE FROM restore r2 WHERE r2.recovered_from = p_recovered_from;
     IF p_pinned THEN PERFORM note_pointer(p.pointer_id, false); END IF;
+    PERFORM count_decision();
     status := 'restored';
 END $$;
 -- +goose StatementEnd

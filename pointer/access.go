@@ -152,7 +152,7 @@ var ErrTokenNotFound = errors.New("there is no such access token")
 // RevokeToken ends an access token on every replica within [callerTTL]. [ErrTokenNotFound].
 func (c *Catalogue) RevokeToken(ctx context.Context, id uuid.UUID) error {
 	var known bool
-	if err := c.decide(ctx, revokeTokenSQL, []any{id}, &known); err != nil {
+	if err := c.decideUnconfirmed(ctx, revokeTokenSQL, []any{id}, &known); err != nil {
 		return definite(err)
 	}
 	if !known {
@@ -178,7 +178,7 @@ func (c *Catalogue) Authenticate(ctx context.Context, secret string) (*Caller, e
 		return caller, nil
 	}
 	var caller Caller
-	err := c.decide(ctx, authenticateSQL, []any{hash[:]}, &caller.ID, &caller.Name, &caller.Scopes, &caller.Patterns)
+	err := c.decideUnconfirmed(ctx, authenticateSQL, []any{hash[:]}, &caller.ID, &caller.Name, &caller.Scopes, &caller.Patterns)
 	switch {
 	case noRows(err):
 		c.callers.put(hash, nil)

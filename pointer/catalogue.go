@@ -21,7 +21,11 @@ type Options struct {
 	ResumeGrace time.Duration
 	// DecisionTimeout bounds one deciding call to the database, locks included. Default 15 s.
 	DecisionTimeout time.Duration
-	Logger          *slog.Logger
+	// Confirm names the epoch in which writes may be acknowledged at this moment, as the bucket
+	// confirmed it, or says why none may. It must answer at once. Nil means that nobody has to
+	// confirm anything.
+	Confirm func() (epoch int64, err error)
+	Logger  *slog.Logger
 }
 
 // Defaults of [Options].
@@ -121,7 +125,7 @@ func (c *Catalogue) Ready(ctx context.Context) error {
 // refuses another one later: the objects written under the old one would be lost from sight.
 func (c *Catalogue) ClaimKeyPrefix(ctx context.Context, prefix string) error {
 	var inForce string
-	if err := c.decide(ctx, `SELECT key_prefix FROM artifactd.claim_key_prefix($1)`, []any{prefix}, &inForce); err != nil {
+	if err := c.decideUnconfirmed(ctx, `SELECT key_prefix FROM artifactd.claim_key_prefix($1)`, []any{prefix}, &inForce); err != nil {
 		return definite(err)
 	}
 	if inForce != prefix {

@@ -29,17 +29,31 @@ const decisionTries = 4
 // The error is nil once the commit is durable as far as this server makes anything durable. It
 // wraps errUnknown when it cannot be known whether the transaction committed.
 func (c *Catalogue) decide(ctx context.Context, sql string, args []any, dest ...any) error {
-	return c.decideRows(ctx, func(ctx context.Context, conn *pgxpool.Conn) error {
+	return c.decideRows(ctx, oneRow(sql, args, dest))
+}
+
+// decideUnconfirmed is decide for what concerns no history: it goes on while writes do not.
+func (c *Catalogue) decideUnconfirmed(ctx context.Context, sql string, args []any, dest ...any) error {
+	return c.repeat(ctx, func(context.Context, *pgxpool.Conn) error { return nil }, oneRow(sql, args, dest))
+}
+
+func oneRow(sql string, args, dest []any) func(context.Context, *pgxpool.Conn) error {
+	return func(ctx context.Context, conn *pgxpool.Conn) error {
 		// Scan closes the rows, which reads on to the end of the transaction: a row that
 		// arrives before a failing commit is not taken for its success.
 		return conn.QueryRow(ctx, sql, args...).Scan(dest...)
-	})
+	}
 }
 
+// decideRows is decide for a call that reads its rows itself.
 func (c *Catalogue) decideRows(ctx context.Context, call func(context.Context, *pgxpool.Conn) error) error {
+	return c.repeat(ctx, c.confirmedOn, call)
+}
+
+func (c *Catalogue) repeat(ctx context.Context, confirm, call func(context.Context, *pgxpool.Conn) error) error {
 	var err error
 	for range decisionTries {
-		err = c.decideOnce(ctx, call)
+		err = c.decideOnce(ctx, confirm, call)
 		if !errors.Is(err, errConflict) && !pgconn.SafeToRetry(err) {
 			return err
 		}
@@ -50,7 +64,7 @@ func (c *Catalogue) decideRows(ctx context.Context, call func(context.Context, *
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-func (c *Catalogue) decideOnce(ctx context.Context, call func(context.Context, *pgxpool.Conn) error) error {
+func (c *Catalogue) decideOnce(ctx context.Context, confirm, call func(context.Context, *pgxpool.Conn) error) error {
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -64,11 +78,21 @@ func (c *Catalogue) decideOnce(ctx context.Context, call func(context.Context, *
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.DecisionTimeout)
 	defer cancel()
+	if err := confirm(ctx, conn); err != nil {
+		return err
+	}
 	err = call(ctx, conn)
 	if warning, ok := data[unreplicatedKey]; ok && err == nil {
 		return fmt.Errorf("%w: %v", errUnknown, warning)
 	}
-	return commitFault(err)
+	if err != nil {
+		return commitFault(err)
+	}
+	// Another history may have begun while this was decided: then it counts for nothing.
+	if err := confirm(ctx, conn); err != nil {
+		return fmt.Errorf("%w: the epoch is not confirmed any more: %v", errUnknown, err)
+	}
+	return nil
 }
 
 // commitFault sorts the error of a call that is one whole transaction. Only an ERROR from the
@@ -83,6 +107,8 @@ func commitFault(err error) error {
 		switch pgErr.Code {
 		case "40P01", "40001", "23503": // deadlock, serialisation, a foreign key that refereed a race
 			return fmt.Errorf("%w: %w", errConflict, err)
+		case "AD001", "AD002": // begin_decision, begin_collection
+			return &HistoryChangedError{Seen: pgErr.Message}
 		case "57014", "55P03", "25006", "53100", "53200", "53300": // timeouts, read-only, out of room
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

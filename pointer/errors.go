@@ -23,6 +23,8 @@ var (
 	// ErrUnavailable wraps faults of the database or of the way to it. Nothing was decided, or,
 	// for calls that only read, the answer is not known.
 	ErrUnavailable = errors.New("database unavailable")
+	// ErrHistoryChanged: see [HistoryChangedError].
+	ErrHistoryChanged = errors.New("the database's history may have changed")
 )
 
 // Reason says why a lease cannot act or a publish was refused.

@@ -22,7 +22,7 @@ const (
 	rollbackSQL = `SELECT status, answer, holder, epoch, generation, expires_in
 		FROM artifactd.rollback($1, $2, $3, $4, $5, $6, $7, $8, $9)`
 	settleSQL   = `SELECT kind, outcome, answer, pointers, generation_ids FROM artifactd.settle($1, $2)`
-	recordedSQL = `SELECT kind, outcome, answer, pointers, generation_ids FROM artifactd.recorded($1)`
+	recordedSQL = `SELECT kind, outcome, answer, pointers, generation_ids FROM artifactd.operation_outcome($1)`
 )
 
 // Publish makes one or several generations what their pointers show, all or none, and records

@@ -14,7 +14,7 @@ const (
 	// Whether the role could write the tables is asked of those that decide; an owner and a
 	// superuser may always.
 	roleSQL = `SELECT current_user, (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) OR EXISTS (
-			SELECT 1 FROM unnest(ARRAY['pointer', 'generation', 'operation', 'installation', 'artifact', 'manifest_file']) t
+			SELECT 1 FROM unnest(ARRAY['pointer', 'generation', 'operation', 'installation', 'artifact', 'manifest_file', 'counter']) t
 			WHERE has_table_privilege('artifactd.' || t, 'INSERT') OR has_table_privilege('artifactd.' || t, 'UPDATE')
 				OR has_table_privilege('artifactd.' || t, 'DELETE') OR has_table_privilege('artifactd.' || t, 'TRUNCATE'))`
 )

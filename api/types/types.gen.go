@@ -255,6 +255,10 @@ type GenerationPage struct {
 
 // Health Example: {"status":"ok"}
 type Health struct {
+	// Detail Why no write is admitted.
+	Detail *string `json:"detail,omitempty"`
+
+	// Status `ok`; of readiness `ready`, or `read-only` while no write is admitted.
 	Status string `json:"status"`
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -94,7 +95,9 @@ func (d *dev) run(ctx context.Context) (err error) {
 	}
 	d.watch(cancel)
 	defer func() { err = errors.Join(err, removeIfThere(d.clientEnv())) }()
-	err = daemon.Run(ctx, d.config, daemon.Options{Logger: d.logger, Listener: listener, Ready: func(a net.Addr) {
+	// Whoever holds the folder's lock is the only one on it, so the name is this folder's.
+	replica := uuid.NewSHA1(uuid.NameSpaceURL, []byte("artifactd dev "+d.dir))
+	err = daemon.Run(ctx, d.config, daemon.Options{Logger: d.logger, Listener: listener, Replica: replica, Ready: func(a net.Addr) {
 		if err := d.announce(a); err != nil {
 			cancel(err)
 		}

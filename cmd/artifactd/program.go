@@ -85,7 +85,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 	root.PersistentFlags().StringVarP(&p.format, "output", "o", "table", "table or json")
 	root.AddCommand(p.devCommand(), p.serveCommand(), p.migrateCommand(), p.tokenCommand())
 	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.runCommand(), p.getCommand(), p.watchCommand(), p.resolveCommand(), p.historyCommand(),
-		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand())
+		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.recoverCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand())
 	for _, cmd := range root.Commands() {
 		if cmd.HasSubCommands() {
 			refuseUnknown(cmd)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/artifactd/artifactd/recovery"
 )
 
 // Config is everything that `artifactd serve` can be told. The field comments are the manual;
@@ -46,6 +48,10 @@ type Config struct {
 	GC GCConfig
 
 	AccessConfig
+
+	// HistoryTiming is how fast a change of the database's history is noticed. It has no flag, because
+	// all replicas and operators must have the same: only tests give another than the default.
+	HistoryTiming recovery.Timing
 
 	// AllowUnsafeDurability lets the service start on a database that may lose acknowledged
 	// commits (fsync or synchronous_commit off). For development and tests only.

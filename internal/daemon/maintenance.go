@@ -8,6 +8,8 @@ import (
 
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/gc"
+	"github.com/artifactd/artifactd/pointer"
+	"github.com/artifactd/artifactd/recovery"
 )
 
 // Maintenance is direct access to an installation's database and bucket, for the work of an
@@ -15,6 +17,7 @@ import (
 type Maintenance struct {
 	Reconciler *gc.Reconciler
 	Verifier   *gc.Verifier
+	History    *recovery.Operator
 
 	pool  *pgxpool.Pool
 	store store
@@ -49,6 +52,10 @@ func OpenMaintenance(ctx context.Context, c Config) (*Maintenance, error) {
 	layout := artifacts.Layout{Prefix: c.S3.Prefix}
 	m.Reconciler = gc.NewReconciler(pool, m.store, layout)
 	m.Verifier = gc.NewVerifier(pool, m.store, layout)
+	m.History = recovery.NewOperator(recovery.Options{
+		Table: pointer.NewHistories(pool), Store: m.store, Layout: layout, Timing: c.HistoryTiming,
+		Claim: func(ctx context.Context) error { return gc.CheckBucket(ctx, pool, m.store, layout) },
+	})
 	return m, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,7 @@ import (
 	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/migrations"
 	"github.com/artifactd/artifactd/pointer"
+	"github.com/artifactd/artifactd/recovery"
 )
 
 // ErrUnavailable wraps what keeps the service from starting and may pass: the database does not
@@ -44,6 +46,9 @@ type Options struct {
 	// Partition is how files are cut into parts. It is no configuration, because all replicas must
 	// cut alike: only tests give one.
 	Partition artifacts.Partition
+	// Replica names this service among the replicas. A service that is the only one of this name may
+	// keep it over restarts; the zero value makes a new one.
+	Replica uuid.UUID
 }
 
 // Run serves until ctx ends, then lets running requests finish within Config.ShutdownGrace. It
@@ -90,6 +95,7 @@ type service struct {
 	pool      *pgxpool.Pool
 	store     store
 	collector *gc.Collector
+	history   *recovery.Watch
 	api       *api.Server
 	cert      *certificate // nil without TLS
 }
@@ -127,8 +133,13 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 			return nil, fmt.Errorf("%w: the bucket %q: %w; see the --s3-… settings", ErrUnavailable, c.S3.Bucket, err)
 		}
 	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if s.history, err = watchHistory(s, c, o, registry); err != nil {
+		return nil, err
+	}
 	catalogue, err := pointer.New(s.pool, pointer.Options{
-		UploadTTL: c.UploadURLTTL, ResumeGrace: c.GC.ResumeGrace, Logger: o.Logger,
+		UploadTTL: c.UploadURLTTL, ResumeGrace: c.GC.ResumeGrace, Logger: o.Logger, Confirm: s.history.Confirm,
 	})
 	if err != nil {
 		return nil, err
@@ -142,8 +153,6 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 	if err := claimBucket(ctx, s, c, o.Logger); err != nil {
 		return nil, err
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.collector, err = gc.New(s.pool, s.store, gc.Options{
 		ResumeGrace: c.GC.ResumeGrace, LandingGrace: c.GC.LandingGrace, Logger: o.Logger, Registry: registry,
 	})
@@ -168,6 +177,7 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 		Collector: collectorAdapter{s.collector}, Logger: o.Logger, Registry: registry,
 		PublicURL: c.PublicURL, ProxyLimit: c.ProxyLimit, ReadURLTTL: c.ReadURLTTL,
 		Partition: o.Partition, Identities: identities, Limits: c.limits(), TrustedProxies: proxies,
+		HistorySign: s.history.Sign,
 	})
 	return s, err
 }
@@ -284,6 +294,8 @@ func (s *service) serve(ctx context.Context, c Config, o Options) error {
 	if c.GC.Interval > 0 {
 		running.Go(func() { s.collector.Loop(background, c.GC.Interval) })
 	}
+	running.Go(func() { s.history.Run(background) })
+	s.awaitHistory(ctx)
 	running.Go(func() { s.lookAtStore(background, c, o.Logger) })
 	server := s.api.HTTPServer()
 	failed := make(chan error, 1)

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/artifactd/artifactd/internal/daemon"
+	"github.com/artifactd/artifactd/recovery"
+)
+
+// recovering is what `artifactd recover` was asked for.
+type recovering struct{ yes, raise, resume bool }
+
+func (p *Program) recoverCommand() *cobra.Command {
+	var o recovering
+	cmd := &cobra.Command{
+		Use: "recover", Short: "Settle what a restored or failed-over database has lost", Args: cobra.NoArgs,
+		Long: `Compare the database's history with the bucket's and show what is known to be lost. While something
+is, the service answers writes with 503 history-changed. This asks, raises the epoch (which kills every
+lease of the old history, so that no worker of it can publish), and then asks whether the collector,
+which is off since, may go on. It is safe to run it again after a crash, and by several people at once.
+Before collection goes on, look at what "artifactd verify" finds, and bring lost versions back.`,
+	}
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "raise the epoch without asking, if writes wait for it")
+	cmd.Flags().BoolVar(&o.raise, "raise", false, "raise the epoch although nothing seems to have changed")
+	cmd.Flags().BoolVar(&o.resume, "resume-collection", false, "let collection go on without asking")
+	return p.maintenanceCommand(cmd, func() error { return nil }, func(ctx context.Context, m *daemon.Maintenance) error {
+		return p.recover(ctx, m.History, o)
+	})
+}
+
+func (p *Program) recover(ctx context.Context, operator *recovery.Operator, o recovering) error {
+	r, err := operator.Inspect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.print(r, func(t *table) { inspected(t, r) }); err != nil {
+		return err
+	}
+	answers := bufio.NewReader(p.Stdin)
+	if r.NeedsRaise || o.raise {
+		question := "Raise the epoch? Every lease of the old history dies, and writes go on with what the database has now."
+		if !o.yes && !p.agrees(answers, question) {
+			return fmt.Errorf("%w: the epoch was not raised and writes still wait; answer yes, or give --yes", errPartial)
+		}
+		e, err := operator.Raise(ctx, r)
+		if err != nil {
+			return fmt.Errorf("raise the epoch: %w; run it again", err)
+		}
+		p.note("artifactd: the database is in epoch %s; writes go on within seconds", e)
+		if r, err = operator.Inspect(ctx); err != nil {
+			return err
+		}
+	}
+	if r.CollectionHeldAt == nil {
+		return nil
+	}
+	question := "Let collection go on? What the database lost is garbage then, once reconciliation has seen it twice and its grace is over."
+	if !o.resume && !p.agrees(answers, question) {
+		p.note("artifactd: collection stays off; run this again, or with --resume-collection, when nothing more is to be brought back")
+		return nil
+	}
+	if _, err := operator.Resume(ctx); err != nil {
+		return fmt.Errorf("resume collection: %w", err)
+	}
+	p.note("artifactd: collection goes on")
+	return nil
+}
+
+// agrees asks a person. No answer is a no.
+func (p *Program) agrees(answers *bufio.Reader, question string) bool {
+	fmt.Fprintf(p.Stderr, "%s [y/N] ", question)
+	line, err := answers.ReadString('\n')
+	if err != nil {
+		fmt.Fprintln(p.Stderr)
+	}
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes"
+}
+
+func inspected(t *table, r recovery.Report) {
+	t.row("state", r.State)
+	if r.Why != "" {
+		t.row("seen", r.Why)
+	}
+	t.row("installation", r.Installation)
+	t.row("database's epoch", r.Epoch, r.EpochUUID)
+	t.row("bucket's epoch", r.BucketEpoch, r.BucketEpochUUID)
+	t.row("decisions in the database", r.Decisions)
+	t.row("decisions known to be made", r.KnownDecisions)
+	t.row("lost at least", r.LostDecisions)
+	if r.WitnessedAt != nil {
+		t.row("last witness", stamp(*r.WitnessedAt))
+	}
+	t.row("server", r.Server)
+	if r.ServerBefore != r.Server {
+		t.row("server before", r.ServerBefore)
+	}
+	t.row("collection off since", optionalStamp(r.CollectionHeldAt))
+}
