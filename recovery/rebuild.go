@@ -129,10 +129,9 @@ func (r *Rebuild) run(ctx context.Context) error {
 	return nil
 }
 
-// Adopt makes an empty database the one of the bucket's installation, in an epoch above every one
-// that the bucket knows. It does nothing when it is that already, and [ErrForeignBucket] when it has
-// pointers of its own.
-func (r *Rebuild) Adopt(ctx context.Context) (adopted bool, err error) {
+// Foreign reports whether the bucket is that of another installation, which this database, being
+// empty, may become with Adopt. [ErrForeignBucket] when it is not empty.
+func (r *Rebuild) Foreign(ctx context.Context) (bool, error) {
 	i, err := r.catalogue.Installation(ctx)
 	if err != nil {
 		return false, err
@@ -141,11 +140,26 @@ func (r *Rebuild) Adopt(ctx context.Context) (adopted bool, err error) {
 	switch {
 	case err != nil:
 		return false, err
-	case i.ID == owner && i.KeyPrefix == r.layout.Prefix:
+	case i.ID == owner:
 		return false, nil
 	case !i.Empty:
 		return false, fmt.Errorf("%w: it is that of installation %s, and this database is installation %s with pointers of its own; "+
 			"to build that one anew, take an empty database, migrated", ErrForeignBucket, owner, i.ID)
+	}
+	return true, nil
+}
+
+// Adopt makes an empty database the one of the bucket's installation, in an epoch above every one
+// that the bucket knows. Nothing can be decided there until the epoch is raised. It does nothing when
+// it is that installation already.
+func (r *Rebuild) Adopt(ctx context.Context) (adopted bool, err error) {
+	foreign, err := r.Foreign(ctx)
+	if err != nil || !foreign {
+		return false, err
+	}
+	owner, err := bucketOwner(ctx, r.store, r.layout)
+	if err != nil {
+		return false, err
 	}
 	above, err := r.highestEpoch(ctx)
 	if err != nil {

@@ -545,6 +545,7 @@ func TestRebuildRefusesForeignBuckets(t *testing.T) {
 // The whole catalogue is built anew from the bucket alone, into an empty database.
 func TestWholeCatalogueFromTheBucket(t *testing.T) {
 	s := newSite(t, testenv.Versitygw)
+	s.arm()
 	want := map[string]string{}
 	for i := range 20 {
 		name := fmt.Sprintf("p%02d", i)
@@ -581,6 +582,14 @@ func TestWholeCatalogueFromTheBucket(t *testing.T) {
 			t.Fatal(adopted, err)
 		}
 	}
+	// Before its epoch is raised, above everything in the bucket, it decides nothing.
+	if _, err := s.tryRebuild(s.store, recovery.RebuildOptions{}); !errors.Is(err, pointer.ErrHistoryChanged) {
+		t.Fatalf("before the epoch is raised: %v", err)
+	}
+	epoch := s.recover()
+	if epoch < 2 {
+		t.Fatalf("it is in epoch %d", epoch)
+	}
 	r := s.rebuild(recovery.RebuildOptions{})
 	if r.Restored != 200 || r.Settings != 20 || r.Aborted != 1 || r.Skipped != 0 {
 		t.Fatalf("%+v", r)
@@ -595,7 +604,7 @@ func TestWholeCatalogueFromTheBucket(t *testing.T) {
 			s.shows(name)
 			continue
 		}
-		if v := s.shows(name, body, "the same in every version of "+name); v.Token != (pointer.Token{Epoch: 2, Generation: 10}) {
+		if v := s.shows(name, body, "the same in every version of "+name); v.Token != (pointer.Token{Epoch: epoch, Generation: 10}) {
 			t.Errorf("%s shows %s", name, v.Token)
 		}
 	}
@@ -608,6 +617,7 @@ func TestWholeCatalogueFromTheBucket(t *testing.T) {
 	if r := s.rebuild(recovery.RebuildOptions{}); r.Lost != 0 || r.Settings != 0 {
 		t.Errorf("again: %+v", r)
 	}
+	s.exec(`UPDATE artifactd.installation SET collection_held_at = NULL`) // an operator lets it go on
 	s.collect()
 	if n := len(s.keys("versions/")); n != 200 {
 		t.Errorf("%d records of 200 versions", n)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -368,4 +369,37 @@ func zip(t *testing.T, text string) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
+}
+
+// history is how the site's database is compared with its bucket, quickly.
+func (s *site) history(pool *pgxpool.Pool) recovery.Options {
+	return recovery.Options{Table: pointer.NewHistories(pool), Store: s.store, Layout: s.layout, Timing: recovery.Timing{Confirm: 200 * time.Millisecond},
+		Claim: func(ctx context.Context) error { return gc.CheckBucket(ctx, pool, s.store, s.layout) }}
+}
+
+// arm begins the installation's history in the bucket, as the first service does.
+func (s *site) arm() {
+	s.t.Helper()
+	w, err := recovery.NewWatch(s.history(s.service))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := w.Look(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// recover raises the epoch as `artifactd recover` does, and returns it.
+func (s *site) recover() int64 {
+	s.t.Helper()
+	operator := recovery.NewOperator(s.history(s.owner))
+	seen, err := operator.Inspect(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	e, err := operator.Raise(s.t.Context(), seen)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return e.Number
 }

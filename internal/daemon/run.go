@@ -96,6 +96,7 @@ type service struct {
 	store     store
 	collector *gc.Collector
 	history   *recovery.Watch
+	records   *recovery.Outbox
 	api       *api.Server
 	cert      *certificate // nil without TLS
 }
@@ -151,6 +152,9 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 		return nil, err
 	}
 	if err := claimBucket(ctx, s, c, o.Logger); err != nil {
+		return nil, err
+	}
+	if s.records, err = writeRecords(s, catalogue, c, o, registry); err != nil {
 		return nil, err
 	}
 	s.collector, err = gc.New(s.pool, s.store, gc.Options{
@@ -295,6 +299,7 @@ func (s *service) serve(ctx context.Context, c Config, o Options) error {
 		running.Go(func() { s.collector.Loop(background, c.GC.Interval) })
 	}
 	running.Go(func() { s.history.Run(background) })
+	running.Go(func() { s.records.Loop(background) })
 	s.awaitHistory(ctx)
 	running.Go(func() { s.lookAtStore(background, c, o.Logger) })
 	server := s.api.HTTPServer()
