@@ -47,7 +47,7 @@ func (r *Rebuild) objects(ctx context.Context, s *spool, key string, p *prepared
 		p.lost.Status, p.lost.Detail = LostIncomplete, fmt.Sprintf("%d of %d files: %s", len(missing), v.FileCount, missing[0])
 	}
 	switch p.lost.Status {
-	case LostRestorable, LostEpoch, LostKnown:
+	case LostRestorable, LostKnown:
 		return nil
 	}
 	if r.opts.DryRun {
@@ -59,7 +59,7 @@ func (r *Rebuild) objects(ctx context.Context, s *spool, key string, p *prepared
 // batch gives files their rows and proves their objects; it says what is wrong with those that
 // are not what they should be.
 func (r *Rebuild) batch(ctx context.Context, v pointer.VersionRecord, files []pointer.File, p *prepared) (wrong []string, err error) {
-	if len(files) == 0 || (p.lost.Status != LostRestorable && p.lost.Status != LostEpoch) {
+	if len(files) == 0 || p.lost.Status != LostRestorable {
 		return nil, nil
 	}
 	if !r.opts.DryRun {

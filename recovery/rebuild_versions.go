@@ -28,7 +28,6 @@ const (
 	LostLeaseHeld  LostStatus = "lease-held" // somebody works on the pointer: end the lease, or run again later
 	LostDeleting   LostStatus = "deleting"   // an object of it is being deleted
 	LostConflict   LostStatus = "conflict"   // the database has other things under its ids
-	LostEpoch      LostStatus = "epoch"      // the database's epoch has to be raised first
 )
 
 // LostVersion is a version that was published, as its record says, and that the database does not have.
@@ -215,7 +214,7 @@ func (r *Rebuild) prepare(ctx context.Context, k recordKey, p *prepared) (err er
 		return nil
 	}
 	if k.Token.Epoch >= r.installation.Epoch { // of a dry run
-		p.lost.Status, p.lost.Detail = LostEpoch, fmt.Sprintf("the database is in epoch %d: raise it first", r.installation.Epoch)
+		p.lost.Detail = fmt.Sprintf("once the epoch is raised: the database is in epoch %d", r.installation.Epoch)
 	}
 	return r.objects(ctx, s, key, p)
 }
