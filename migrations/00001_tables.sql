@@ -93,6 +93,11 @@ CREATE TABLE artifactd.generation (
     source_revision      bigint,
     metadata             jsonb,
     rollback_of          uuid,
+    -- A version that a lost history had published and an operator brought back: which generation
+    -- that was, and its token there, which still says what is older and what is newer.
+    recovered_from       uuid,
+    recovered_epoch      bigint,
+    recovered_generation bigint,
     displaced_at         timestamptz,
     pinned               boolean NOT NULL DEFAULT false,
     -- Collection: when the collector should look at this row next (null: nothing to do until
@@ -110,6 +115,8 @@ CREATE INDEX generation_displaced ON artifactd.generation (pointer_id, epoch, ge
     WHERE displaced_at IS NOT NULL AND collected_at IS NULL;
 CREATE INDEX generation_published_by ON artifactd.generation (publish_operation_id)
     WHERE publish_operation_id IS NOT NULL;
+CREATE UNIQUE INDEX generation_recovered ON artifactd.generation (recovered_from)
+    WHERE recovered_from IS NOT NULL;
 -- Displaced versions kept by number or by a pin, to be looked at when that changes.
 CREATE INDEX generation_parked ON artifactd.generation (pointer_id)
     WHERE displaced_at IS NOT NULL AND collect_at IS NULL AND collecting_at IS NULL;

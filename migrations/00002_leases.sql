@@ -155,7 +155,11 @@ BEGIN
             coalesce(p_public, false), coalesce(p_labels, '{}'))
     ON CONFLICT (name) DO NOTHING;
     created := FOUND;
-    IF created THEN PERFORM count_decision(); RETURN; END IF;
+    IF created THEN
+        PERFORM note_pointer(pointer_id, false) FROM pointer WHERE name = p_name;
+        PERFORM count_decision();
+        RETURN;
+    END IF;
 
     SELECT * INTO STRICT p FROM pointer WHERE name = p_name FOR NO KEY UPDATE;
     created := p.retired_at IS NOT NULL;
@@ -167,6 +171,12 @@ BEGIN
         retired_at    = NULL,
         updated_at    = clock_timestamp()
      WHERE pointer_id = p.pointer_id;
+    IF created OR EXISTS (
+        SELECT 1 FROM pointer q WHERE q.pointer_id = p.pointer_id
+           AND (q.keep_versions, q.keep_seconds, q.public, q.labels)
+               IS DISTINCT FROM (p.keep_versions, p.keep_seconds, p.public, p.labels)) THEN
+        PERFORM note_pointer(p.pointer_id, false);
+    END IF;
     IF p_keep_versions IS NOT NULL OR p_keep_seconds IS NOT NULL THEN
         -- Versions kept under the old settings are judged again.
         UPDATE generation SET collect_at = clock_timestamp()
@@ -491,6 +501,7 @@ BEGIN
     UPDATE pointer p2 SET current_id = NULL, current_epoch = NULL, current_generation = NULL,
            retired_at = at, updated_at = at
      WHERE p2.pointer_id = p.pointer_id;
+    PERFORM note_pointer(p.pointer_id, true);
     PERFORM count_decision();
     status := 'retired';
 END $$;
@@ -514,6 +525,7 @@ BEGIN
     UPDATE generation SET pinned = p_pinned,
            collect_at = CASE WHEN NOT p_pinned AND displaced_at IS NOT NULL THEN clock_timestamp() END
      WHERE generation_id = g.generation_id;
+    IF p_pinned <> g.pinned THEN PERFORM note_pointer(p.pointer_id, false); END IF;
     PERFORM count_decision();
     status := 'ok';
 END $$;

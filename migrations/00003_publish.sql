@@ -415,9 +415,15 @@ BEGIN
                        'reason', 'epoch-superseded', 'token', l.epoch || '.' || l.generation)))
               FROM unnest(p_lease_ids, p_epochs, p_generations) l (id, epoch, generation) WHERE l.id = v_unknown
             ON CONFLICT (operation_id) DO NOTHING;
+            IF FOUND AND EXISTS (SELECT 1 FROM generation g2 WHERE g2.publish_operation_id = p_operation_id) THEN
+                -- What this operation published in the lost history has been brought back.
+                DELETE FROM operation o2 WHERE o2.operation_id = p_operation_id;
+            END IF;
             SELECT * INTO STRICT o FROM recorded(p_operation_id);
             status := o.outcome; answer := o.answer;
-            IF o.outcome <> 'aborted' AND (o.kind <> 'publish' OR o.request_digest IS DISTINCT FROM p_request_digest) THEN
+            IF o.outcome <> 'aborted' AND (o.kind <> 'publish' OR (o.request_digest IS NOT NULL AND o.request_digest IS DISTINCT FROM p_request_digest)
+                OR (o.request_digest IS NULL AND NOT EXISTS (SELECT 1 FROM generation g2
+                     WHERE g2.publish_operation_id = p_operation_id AND g2.recovered_from = ANY (p_lease_ids)))) THEN
                 status := 'operation-mismatch'; answer := NULL;
             END IF;
         END IF;
@@ -535,6 +541,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'generation % is not the newest of its pointer', p_generation_id;
     END IF;
+    INSERT INTO outbox (record_id, kind, pointer_id) VALUES (p_generation_id, 'version', p_pointer_id);
 END $$;
 -- +goose StatementEnd
 
@@ -647,15 +654,18 @@ CREATE FUNCTION artifactd.settle(
     OUT generation_ids uuid[]
 ) RETURNS SETOF record LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
+DECLARE v_new boolean;
 BEGIN
     PERFORM begin_decision();
     IF p_pointer IS NOT NULL THEN
         INSERT INTO operation (operation_id, kind, outcome, pointers, generation_ids)
         VALUES (p_operation_id, 'settle', 'aborted', ARRAY[p_pointer], '{}')
         ON CONFLICT (operation_id) DO NOTHING;
-        IF FOUND AND EXISTS (SELECT 1 FROM generation g WHERE g.publish_operation_id = p_operation_id) THEN
+        v_new := FOUND;
+        IF v_new AND EXISTS (SELECT 1 FROM generation g WHERE g.publish_operation_id = p_operation_id) THEN
             DELETE FROM operation o WHERE o.operation_id = p_operation_id;
-        ELSIF FOUND THEN
+        ELSIF v_new THEN
+            INSERT INTO outbox (record_id, kind, operation_id, pointer) VALUES (time_uuid(), 'aborted', p_operation_id, p_pointer);
             PERFORM count_decision();
         END IF;
     END IF;

@@ -215,6 +215,7 @@ BEGIN
         finished := true;
     END IF;
     IF finished THEN
+        IF g.state = 'published' THEN PERFORM bury_record(g.generation_id, p_landing_seconds); END IF;
         UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
     END IF;
     PERFORM count_decision();
@@ -273,7 +274,8 @@ BEGIN
     RETURN QUERY
     UPDATE deletion d SET not_before = at + make_interval(secs => p_seconds), attempts = d.attempts + 1
      WHERE d.object_key = ANY (v_keys)
-    RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL, d.upload_id, d.stored, at;
+    -- The record of a version is no artifact, and counts as none.
+    RETURNING d.object_key, d.size, d.reason, d.deleted_at IS NULL AND d.reason <> 'record', d.upload_id, d.stored, at;
 END $$;
 -- +goose StatementEnd
 

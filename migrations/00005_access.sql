@@ -120,7 +120,8 @@ BEGIN
     IF TG_OP = 'INSERT' THEN
         IF NOT EXISTS (SELECT 1 FROM pointer p, installation i WHERE p.pointer_id = NEW.pointer_id
                 AND NEW.generation = p.generation + 1 AND NEW.epoch = i.epoch AND NEW.epoch >= p.epoch)
-           OR NOT (NEW.state = 'leased' OR (NEW.state = 'published' AND NEW.rollback_of IS NOT NULL)) THEN
+           OR NOT (NEW.state = 'leased' OR (NEW.state = 'published'
+                   AND (NEW.rollback_of IS NOT NULL OR NEW.recovered_from IS NOT NULL))) THEN
             RAISE EXCEPTION 'generation %.% is not the next one of its pointer', NEW.epoch, NEW.generation;
         END IF;
         RETURN NEW;
@@ -168,7 +169,7 @@ BEGIN
         RAISE EXCEPTION 'the epoch cannot go back from % to %', OLD.epoch, NEW.epoch
             USING HINT = 'Leases of an old history would live again.';
     END IF;
-    IF NEW.installation_id <> OLD.installation_id THEN
+    IF NEW.installation_id <> OLD.installation_id AND EXISTS (SELECT 1 FROM pointer) THEN
         RAISE EXCEPTION 'the installation id cannot change';
     END IF;
     IF OLD.key_prefix IS NOT NULL AND NEW.key_prefix IS DISTINCT FROM OLD.key_prefix THEN
@@ -245,10 +246,15 @@ CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON artifactd.manifest_file
 CREATE FUNCTION artifactd.guard_artifact() RETURNS trigger
 LANGUAGE plpgsql SET search_path = artifactd, pg_temp AS $$
 BEGIN
-    IF (NEW.artifact_id, NEW.pointer_id, NEW.generation_id, NEW.digest, NEW.size)
-       <> (OLD.artifact_id, OLD.pointer_id, OLD.generation_id, OLD.digest, OLD.size)
+    IF (NEW.artifact_id, NEW.pointer_id, NEW.digest, NEW.size) <> (OLD.artifact_id, OLD.pointer_id, OLD.digest, OLD.size)
        OR (OLD.stored_at IS NOT NULL AND NEW.stored_at IS NULL) THEN
         RAISE EXCEPTION 'artifact % is immutable', OLD.artifact_id;
+    END IF;
+    -- Only what came back from the bucket can be without its generation, for a while.
+    IF NEW.generation_id <> OLD.generation_id THEN
+        IF EXISTS (SELECT 1 FROM generation g WHERE g.generation_id = OLD.generation_id) THEN
+            RAISE EXCEPTION 'artifact % is immutable', OLD.artifact_id;
+        END IF;
     END IF;
     RETURN NEW;
 END $$;

@@ -232,6 +232,9 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS
 DECLARE v reconcile_pass; v_epoch bigint; v_unknown integer[]; at timestamptz;
 BEGIN
     PERFORM begin_collection();
+    -- Before the facts: a version that is brought back from the bucket (restore_files) gets its rows
+    -- either before this looks, or after the ledger says what goes.
+    LOCK TABLE deletion IN ROW EXCLUSIVE MODE;
     v := hold_pass(p_pass_id);
     IF v.listed IS NULL THEN
         RAISE EXCEPTION 'the listing of reconcile pass % is not complete: it cannot condemn anything', p_pass_id;

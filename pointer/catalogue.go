@@ -64,7 +64,10 @@ func PoolConfig(databaseURL string) (*pgxpool.Config, error) {
 	}
 	params := cfg.ConnConfig.RuntimeParams
 	setDefault(params, "application_name", "artifactd")
-	setDefault(params, "statement_timeout", "12000")                   // ms; below DecisionTimeout
+	setDefault(params, "statement_timeout", "12000") // ms; below DecisionTimeout
+	// Statements here take milliseconds. Compiling one takes seconds, and Postgres does so wherever a
+	// function forbids a plan that a small table needs all the same.
+	setDefault(params, "jit", "off")
 	setDefault(params, "idle_in_transaction_session_timeout", "10000") // ms; frees row locks
 	cfg.ConnConfig.OnNotice = noteUnreplicated
 	return cfg, nil

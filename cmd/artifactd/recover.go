@@ -13,7 +13,10 @@ import (
 )
 
 // recovering is what `artifactd recover` was asked for.
-type recovering struct{ yes, raise, resume bool }
+type recovering struct {
+	yes, raise, resume bool
+	bucket             fromBucket
+}
 
 func (p *Program) recoverCommand() *cobra.Command {
 	var o recovering
@@ -28,12 +31,19 @@ Before collection goes on, look at what "artifactd verify" finds, and bring lost
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "raise the epoch without asking, if writes wait for it")
 	cmd.Flags().BoolVar(&o.raise, "raise", false, "raise the epoch although nothing seems to have changed")
 	cmd.Flags().BoolVar(&o.resume, "resume-collection", false, "let collection go on without asking")
-	return p.maintenanceCommand(cmd, func() error { return nil }, func(ctx context.Context, m *daemon.Maintenance) error {
-		return p.recover(ctx, m.History, o)
+	o.bucket.bind(cmd)
+	return p.maintenanceCommand(cmd, o.bucket.check, func(ctx context.Context, m *daemon.Maintenance) error {
+		return p.recover(ctx, m, o)
 	})
 }
 
-func (p *Program) recover(ctx context.Context, operator *recovery.Operator, o recovering) error {
+func (p *Program) recover(ctx context.Context, m *daemon.Maintenance, o recovering) error {
+	operator, answers := m.History, bufio.NewReader(p.Stdin)
+	if foreign, err := p.adoptBucket(ctx, m, answers, o); err != nil {
+		return err
+	} else if foreign {
+		return p.bringBack(ctx, m, answers, o)
+	}
 	r, err := operator.Inspect(ctx)
 	if err != nil {
 		return err
@@ -41,7 +51,6 @@ func (p *Program) recover(ctx context.Context, operator *recovery.Operator, o re
 	if err := p.print(r, func(t *table) { inspected(t, r) }); err != nil {
 		return err
 	}
-	answers := bufio.NewReader(p.Stdin)
 	if r.NeedsRaise || o.raise {
 		question := "Raise the epoch? Every lease of the old history dies, and writes go on with what the database has now."
 		if !o.yes && !p.agrees(answers, question) {
@@ -55,6 +64,9 @@ func (p *Program) recover(ctx context.Context, operator *recovery.Operator, o re
 		if r, err = operator.Inspect(ctx); err != nil {
 			return err
 		}
+	}
+	if err := p.bringBack(ctx, m, answers, o); err != nil {
+		return err
 	}
 	if r.CollectionHeldAt == nil {
 		return nil

@@ -66,7 +66,7 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 // checkCalls holds the counted requests against what one operation is said to be.
 func checkCalls(t *testing.T, r report) {
 	t.Helper()
-	want := map[string]float64{"resolve": 1, "commit": 3, "contend": 3, "upload": 5, "flip": 1}
+	want := map[string]float64{"resolve": 1, "commit": 3, "records": 3, "contend": 3, "upload": 5, "flip": 1}
 	for _, one := range r.Results {
 		if one.Ours.CallsPerOp != want[one.Name] {
 			t.Errorf("%s: %v calls an operation, want %v", one.Name, one.Ours.CallsPerOp, want[one.Name])

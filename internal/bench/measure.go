@@ -35,6 +35,11 @@ func benchmarks() []benchmark {
 			what: "acquire + stage + publish over HTTP, 64 workers", peer: "two bare UPDATEs in pgbench, 64 clients",
 		},
 		{
+			// The last record is written within the worker's pause after the last publish.
+			name: "records", goal: 0.7, prepare: prepareRecords,
+			what: "the same until the bucket has the record of each", peer: "the publishes alone",
+		},
+		{
 			// A hand-over waits for the end of one cycle and begins the next; there is no peer to name a goal.
 			name: "contend", goal: 0.5, prepare: prepareContend,
 			what: "acquire + stage + publish of one pointer by 64 workers in line", peer: "the same by one worker alone",
@@ -97,6 +102,9 @@ func measure(ctx context.Context, s *stack, b benchmark, o options, stderr io.Wr
 	for round := range rounds {
 		one := func(run side, samples *[]sample, who string) error {
 			one, err := run(ctx, o.duration)
+			if err == nil {
+				err = s.recorded(ctx) // so that the other side has the machine to itself
+			}
 			if err != nil {
 				return fmt.Errorf("round %d, %s: %w", round+1, who, err)
 			}

@@ -19,12 +19,15 @@ type Maintenance struct {
 	Verifier   *gc.Verifier
 	History    *recovery.Operator
 
-	pool  *pgxpool.Pool
-	store store
+	pool      *pgxpool.Pool
+	store     store
+	layout    artifacts.Layout
+	catalogue *pointer.Catalogue
 }
 
-// maintenanceConns is enough for a pass, which asks for one thing at a time.
-const maintenanceConns = 4
+// maintenanceConns is enough for a pass, which asks for one thing at a time, and for a rebuild, which
+// brings back several pointers at once.
+const maintenanceConns = 12
 
 // OpenMaintenance connects to the database and the store of an installation. Of the configuration
 // only DatabaseURL and S3 count. Close it.
@@ -50,6 +53,11 @@ func OpenMaintenance(ctx context.Context, c Config) (*Maintenance, error) {
 		return nil, err
 	}
 	layout := artifacts.Layout{Prefix: c.S3.Prefix}
+	m.layout = layout
+	if m.catalogue, err = pointer.New(pool, pointer.Options{}); err != nil {
+		m.Close()
+		return nil, err
+	}
 	if m.Reconciler, err = gc.NewReconciler(pool, m.store, layout, nil); err != nil {
 		m.Close()
 		return nil, err

@@ -98,6 +98,7 @@ type service struct {
 	adapter   *collectorAdapter
 	reconcile *gc.Reconciler
 	history   *recovery.Watch
+	records   *recovery.Outbox
 	api       *api.Server
 	cert      *certificate // nil without TLS
 }
@@ -153,6 +154,9 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 		return nil, err
 	}
 	if err := claimBucket(ctx, s, c, o.Logger); err != nil {
+		return nil, err
+	}
+	if s.records, err = writeRecords(s, catalogue, c, o, registry); err != nil {
 		return nil, err
 	}
 	s.collector, err = gc.New(s.pool, s.store, gc.Options{
@@ -310,6 +314,7 @@ func (s *service) serve(ctx context.Context, c Config, o Options) error {
 		running.Go(func() { s.reconcile.Loop(background, c.GC.ReconcileInterval, o, logger) })
 	}
 	running.Go(func() { s.history.Run(background) })
+	running.Go(func() { s.records.Loop(background) })
 	s.awaitHistory(ctx)
 	running.Go(func() { s.lookAtStore(background, c, o.Logger) })
 	server := s.api.HTTPServer()
