@@ -81,25 +81,34 @@ type OrphanSeen struct {
 // Explain says what collection makes of an object key. [artifacts.ErrForeignKey].
 func (c *Collector) Explain(ctx context.Context, layout artifacts.Layout, key string) (Explanation, error) {
 	e := Explanation{Key: key}
-	digest, id, err := layout.ParseArtifactKey(key)
-	if err != nil {
-		return e, fmt.Errorf("%w; collection never touches it", err)
+	if err := c.explain(ctx, layout, &e); err != nil {
+		return e, err
 	}
-	for _, look := range []func(context.Context, *Explanation, artifacts.Digest, uuid.UUID) (bool, error){c.explainArtifact, c.explainLedger, c.explainOrphan} {
-		found, err := look(ctx, &e, digest, id)
-		if err != nil {
-			return e, fmt.Errorf("explain %s: %w", key, err)
-		}
-		if found {
-			break
-		}
-	}
-	_, err = c.store.Head(ctx, key)
+	_, err := c.store.Head(ctx, key)
 	if err != nil && !errors.Is(err, artifacts.ErrNotFound) {
 		return e, fmt.Errorf("explain %s: %w", key, err)
 	}
 	e.InStore = err == nil
 	return e, nil
+}
+
+// explain asks the ledger first: beside artifacts it has the records of collected versions.
+func (c *Collector) explain(ctx context.Context, layout artifacts.Layout, e *Explanation) error {
+	found, err := c.explainLedger(ctx, e)
+	if err == nil && !found {
+		digest, id, foreign := layout.ParseArtifactKey(e.Key)
+		if foreign != nil {
+			return fmt.Errorf("%w; collection never touches it", foreign)
+		}
+		found, err = c.explainArtifact(ctx, e, digest, id)
+	}
+	if err == nil && !found {
+		err = c.explainOrphan(ctx, e)
+	}
+	if err != nil {
+		return fmt.Errorf("explain %s: %w", e.Key, err)
+	}
+	return nil
 }
 
 func (c *Collector) explainArtifact(ctx context.Context, e *Explanation, digest artifacts.Digest, id uuid.UUID) (bool, error) {
@@ -136,7 +145,7 @@ func (c *Collector) explainArtifact(ctx context.Context, e *Explanation, digest 
 	return true, nil
 }
 
-func (c *Collector) explainLedger(ctx context.Context, e *Explanation, _ artifacts.Digest, _ uuid.UUID) (bool, error) {
+func (c *Collector) explainLedger(ctx context.Context, e *Explanation) (bool, error) {
 	var l LedgerEntry
 	err := c.pool.QueryRow(ctx, explainLedgerSQL, e.Key).Scan(&e.Size, &l.Reason, &l.EnqueuedAt, &l.NextAttempt, &l.FinalAfter, &l.DeletedAt, &l.Attempts, &l.LastError)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -146,16 +155,16 @@ func (c *Collector) explainLedger(ctx context.Context, e *Explanation, _ artifac
 	return true, err
 }
 
-func (c *Collector) explainOrphan(ctx context.Context, e *Explanation, _ artifacts.Digest, _ uuid.UUID) (bool, error) {
+func (c *Collector) explainOrphan(ctx context.Context, e *Explanation) error {
 	e.Verdict, e.Reason = VerdictUnknown, "never-seen"
 	var o OrphanSeen
 	err := c.pool.QueryRow(ctx, explainOrphanSQL, e.Key).Scan(&e.Size, &o.FirstSeen, &o.LastSeen, &o.Quarantine)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
+		return nil
 	}
 	e.Reason, e.Orphan = "unknown", &o
 	if o.Quarantine != "" {
 		e.Reason = o.Quarantine
 	}
-	return true, err
+	return err
 }
