@@ -64,8 +64,9 @@ const (
 	secretSumSize = 6 // base-62 characters of a CRC-32, so that a mistyped secret is told from a wrong one
 )
 
-// newSecret makes the secret of an access token: artd_, random characters, checksum.
-func newSecret() (string, error) {
+// NewSecret makes what could be the secret of an access token: artd_, random characters, checksum. It
+// is nobody's.
+func NewSecret() (string, error) {
 	var b strings.Builder
 	b.WriteString(secretPrefix)
 	for range secretRandom {
@@ -121,7 +122,7 @@ func (c *Catalogue) CreateToken(ctx context.Context, name string, scopes []Scope
 	if err != nil {
 		return AccessToken{}, "", err
 	}
-	secret, err := newSecret()
+	secret, err := NewSecret()
 	if err != nil {
 		return AccessToken{}, "", err
 	}
