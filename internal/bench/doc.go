@@ -13,8 +13,8 @@
 //   - flip: the one request that makes a version of many files current, against that of one file;
 //   - token: a resolve with an access token, against one of a public pointer without;
 //   - hostile: how long healthy callers wait while others hold slow connections and guess access tokens,
-//     against how long they wait alone (1/p99 of both, so that larger is better). The attackers run on
-//     the same machine, in the load's process.
+//     against how long they wait alone (1/p99 of both, so that larger is better). The attackers are a
+//     process of their own, and stand back for the others on the same processors (nice).
 //
 // Numbers of one machine mean little on another; a ratio of two things measured the same way means
 // more. So both sides have the same layout (a server in a process of its own, the load in this

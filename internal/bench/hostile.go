@@ -3,32 +3,21 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/artifactd/artifactd/pointer"
 )
 
 const (
 	// healthyWorkers send healthyRate requests a second each, and look at how long they take.
 	healthyWorkers, healthyRate = 8, 50
-	// guessRate is how many wrong access tokens come each second, from guessAddresses: below what one
-	// address may send before it is answered without a look at the database.
-	guessRate, guessAddresses = 1000, 50
-	guesses                   = 5000
-	// slowAddresses is where the slow connections come from: few enough of each to be let in.
-	slowAddresses = 20
 	// settling is how long the attack lasts before anything is measured, of one that is measured for long.
 	settling = 10 * time.Second
 )
@@ -66,27 +55,25 @@ func prepareHostile(ctx context.Context, s *stack) (ours, peer side, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	a := &attack{address: strings.TrimPrefix(s.api.base, "http://"), slow: s.slow}
-	for range guesses {
-		secret, err := pointer.NewSecret()
-		if err != nil {
-			return nil, nil, err
-		}
-		a.secrets = append(a.secrets, secret)
-	}
 	peer = func(ctx context.Context, d time.Duration) (sample, error) { return s.healthy(ctx, names, d) }
-	ours = func(ctx context.Context, d time.Duration) (sample, error) {
-		ctx, stop := context.WithCancel(ctx)
-		var running sync.WaitGroup
-		defer running.Wait()
-		defer stop()
-		a.start(ctx, &running)
-		pause(ctx, min(settling, d))
-		one, err := s.healthy(ctx, names, d)
-		if err == nil {
-			err = a.tell(s.service.process.Pid())
+	ours = func(ctx context.Context, d time.Duration) (one sample, err error) {
+		// Attackers have machines of their own; what they cost here is not to be the service's.
+		attackers, err := startChild(ctx, s.dir, childConfig{
+			Kind: childAttack, Nice: 10, Attack: attackConfig{Address: strings.TrimPrefix(s.api.base, "http://"), Slow: s.slow},
+		})
+		if err != nil {
+			return one, err
 		}
-		return one, err
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+			defer cancel()
+			err = errors.Join(err, attackers.stop(ctx))
+		}()
+		pause(ctx, min(settling, d))
+		if one, err = s.healthy(ctx, names, d); err != nil {
+			return one, err
+		}
+		return one, tell(ctx, attackers, s.service.process.Pid())
 	}
 	return ours, peer, nil
 }
@@ -158,98 +145,24 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attack is what others do to the service.
-type attack struct {
-	address string
-	slow    int // connections
-	secrets []string
-
-	open, reopened     atomic.Int64
-	refused, postponed atomic.Int64 // guesses answered 401 and 429
-}
-
-// start lets them begin, until ctx ends.
-func (a *attack) start(ctx context.Context, running *sync.WaitGroup) {
-	for _, n := range []*atomic.Int64{&a.reopened, &a.refused, &a.postponed} {
-		n.Store(0)
+// tell says how the attack went, and fails when there was none.
+func tell(ctx context.Context, attackers *child, service int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+attackers.API, nil)
+	if err != nil {
+		return err
 	}
-	for n := range a.slow {
-		running.Go(func() { a.beSlow(ctx, n) })
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
 	}
-	for n := range guessAddresses {
-		running.Go(func() { a.guess(ctx, n) })
+	defer resp.Body.Close()
+	var did attackCounts
+	if err := json.NewDecoder(resp.Body).Decode(&did); err != nil {
+		return err
 	}
-}
-
-// from is a dialer with an address of its own, where this machine has more than one.
-func from(host int) *net.Dialer {
-	d := &net.Dialer{Timeout: 10 * time.Second}
-	if runtime.GOOS == "linux" {
-		d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(host))}
-	}
-	return d
-}
-
-// beSlow holds a connection on which half a request is said, and another one when that is closed.
-func (a *attack) beSlow(ctx context.Context, n int) {
-	d := from(1 + n%slowAddresses)
-	pause(ctx, time.Duration(n)*settling/2/time.Duration(a.slow)) // not all at once
-	for ctx.Err() == nil {
-		conn, err := d.DialContext(ctx, "tcp", a.address)
-		if err != nil {
-			pause(ctx, time.Second) // the machine has no more
-			continue
-		}
-		a.open.Add(1)
-		end := context.AfterFunc(ctx, func() { _ = conn.Close() })
-		_, _ = io.WriteString(conn, "GET /v1/pointers/x HTTP/1.1\r\nHost: slow\r\nX-Half: ") // closed early is noticed next
-		_, _ = conn.Read(make([]byte, 1))
-		end()
-		_ = conn.Close() // whoever closed it first
-		a.open.Add(-1)
-		a.reopened.Add(1)
-		pause(ctx, time.Second)
-	}
-}
-
-// guess tries access tokens, a share of guessRate.
-func (a *attack) guess(ctx context.Context, n int) {
-	transport := newTransport(1)
-	transport.DialContext = from(100 + n).DialContext
-	defer transport.CloseIdleConnections()
-	ticker := time.NewTicker(time.Second * guessAddresses / guessRate)
-	defer ticker.Stop()
-	for i := n; ctx.Err() == nil; i += guessAddresses {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+"/v1/pointers/x/settings", nil)
-		if err != nil {
-			return
-		}
-		req.Header.Set("Authorization", "Bearer "+a.secrets[i%len(a.secrets)])
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			continue
-		}
-		_, _ = io.Copy(io.Discard, resp.Body) // what it says is of no interest
-		_ = resp.Body.Close()
-		switch resp.StatusCode {
-		case http.StatusUnauthorized:
-			a.refused.Add(1)
-		case http.StatusTooManyRequests:
-			a.postponed.Add(1)
-		}
-	}
-}
-
-// tell says how it went, and fails when there was no attack.
-func (a *attack) tell(service int) error {
-	fmt.Fprintf(os.Stderr, "bench: hostile: %d slow connections open, %d reopened; %d guesses refused, %d postponed; the service has had %s MiB at most\n",
-		a.open.Load(), a.reopened.Load(), a.refused.Load(), a.postponed.Load(), peakMemory(service))
-	if a.open.Load()+a.reopened.Load() == 0 || a.refused.Load()+a.postponed.Load() == 0 {
+	fmt.Fprintf(os.Stderr, "bench: hostile: %d slow connections open, %d opened again; %d guesses refused, %d told to wait; the service has had %s MiB at most\n",
+		did.Open, did.Reopened, did.Refused, did.Postponed, peakMemory(service))
+	if did.Open+did.Reopened == 0 || did.Refused+did.Postponed == 0 {
 		return errors.New("nobody was hostile")
 	}
 	return nil
@@ -270,13 +183,4 @@ func peakMemory(pid int) string {
 		}
 	}
 	return "?"
-}
-
-// slowLimit is how many slow connections this process can hold: its own files are limited too.
-func slowLimit(want int) int {
-	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		return min(want, 200)
-	}
-	return min(want, int(min(files.Cur, 1<<20))*3/4)
 }
