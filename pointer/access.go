@@ -178,6 +178,15 @@ func (c *Catalogue) Authenticate(ctx context.Context, secret string) (*Caller, e
 		}
 		return caller, nil
 	}
+	if !c.Recognizes(secret) {
+		// Guesses stand in a line of their own: they must not take the connections that callers wait for.
+		select {
+		case c.callers.strangers <- struct{}{}:
+			defer func() { <-c.callers.strangers }()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: look up an access token: %w", ErrUnavailable, ctx.Err())
+		}
+	}
 	var caller Caller
 	err := c.decide(ctx, authenticateSQL, []any{hash[:]}, &caller.ID, &caller.Name, &caller.Scopes, &caller.Patterns)
 	switch {
@@ -201,6 +210,9 @@ func (c *Catalogue) Recognizes(secret string) bool {
 	return ok && time.Since(e.at) < recognizedFor
 }
 
+// maxStrangers is how many secrets that are not recognized are looked up at a time.
+const maxStrangers = 2
+
 // recognizedFor is how long after its last look-up a caller counts as recognized.
 const recognizedFor = 10 * time.Minute
 
@@ -208,6 +220,7 @@ const recognizedFor = 10 * time.Minute
 // a place of their own, so that guesses do not drive callers out.
 type callerCache struct {
 	known, unknown *lru.Cache[[sha256.Size]byte, cachedCaller]
+	strangers      chan struct{} // held while a secret that is not recognized is looked up
 }
 
 type cachedCaller struct {
@@ -221,7 +234,7 @@ func newCallerCache() *callerCache {
 	if err != nil || err2 != nil {
 		panic("a cache has room for one at least") // only for a size below 1
 	}
-	return &callerCache{known: known, unknown: unknown}
+	return &callerCache{known: known, unknown: unknown, strangers: make(chan struct{}, maxStrangers)}
 }
 
 func (c *callerCache) get(hash [sha256.Size]byte) (caller *Caller, found bool) {

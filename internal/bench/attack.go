@@ -20,6 +20,8 @@ const (
 	// address may send before it is answered without a look at the database.
 	guessRate, guessAddresses = 1000, 50
 	guesses                   = 5000
+	// reopenAfter is how long it takes until a slow connection that was closed is opened again.
+	reopenAfter = 5 * time.Second
 	// slowAddresses is where the slow connections come from: few enough of each to be let in.
 	slowAddresses = 20
 )
@@ -112,7 +114,7 @@ func (a *attack) beSlow(ctx context.Context, n int) {
 		_ = conn.Close() // whoever closed it first
 		a.open.Add(-1)
 		a.reopened.Add(1)
-		pause(ctx, time.Second)
+		pause(ctx, reopenAfter)
 	}
 }
 
