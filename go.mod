@@ -34,7 +34,10 @@ require (
 	golang.org/x/time v0.16.0
 )
 
-require golang.org/x/oauth2 v0.37.0 // indirect
+require (
+	github.com/creack/pty v1.1.24 // indirect
+	golang.org/x/oauth2 v0.37.0 // indirect
+)
 
 require (
 	github.com/Azure/go-ntlmssp v0.1.1 // indirect

@@ -64,8 +64,9 @@ const (
 	secretSumSize = 6 // base-62 characters of a CRC-32, so that a mistyped secret is told from a wrong one
 )
 
-// newSecret makes the secret of an access token: artd_, random characters, checksum.
-func newSecret() (string, error) {
+// NewSecret makes what could be the secret of an access token: artd_, random characters, checksum. It
+// is nobody's.
+func NewSecret() (string, error) {
 	var b strings.Builder
 	b.WriteString(secretPrefix)
 	for range secretRandom {
@@ -121,7 +122,7 @@ func (c *Catalogue) CreateToken(ctx context.Context, name string, scopes []Scope
 	if err != nil {
 		return AccessToken{}, "", err
 	}
-	secret, err := newSecret()
+	secret, err := NewSecret()
 	if err != nil {
 		return AccessToken{}, "", err
 	}
@@ -177,6 +178,15 @@ func (c *Catalogue) Authenticate(ctx context.Context, secret string) (*Caller, e
 		}
 		return caller, nil
 	}
+	if !c.Recognizes(secret) {
+		// Guesses stand in a line of their own: they must not take the connections that callers wait for.
+		select {
+		case c.callers.strangers <- struct{}{}:
+			defer func() { <-c.callers.strangers }()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: look up an access token: %w", ErrUnavailable, ctx.Err())
+		}
+	}
 	var caller Caller
 	err := c.decideUnconfirmed(ctx, authenticateSQL, []any{hash[:]}, &caller.ID, &caller.Name, &caller.Scopes, &caller.Patterns)
 	switch {
@@ -200,6 +210,9 @@ func (c *Catalogue) Recognizes(secret string) bool {
 	return ok && time.Since(e.at) < recognizedFor
 }
 
+// maxStrangers is how many secrets that are not recognized are looked up at a time.
+const maxStrangers = 2
+
 // recognizedFor is how long after its last look-up a caller counts as recognized.
 const recognizedFor = 10 * time.Minute
 
@@ -207,6 +220,7 @@ const recognizedFor = 10 * time.Minute
 // a place of their own, so that guesses do not drive callers out.
 type callerCache struct {
 	known, unknown *lru.Cache[[sha256.Size]byte, cachedCaller]
+	strangers      chan struct{} // held while a secret that is not recognized is looked up
 }
 
 type cachedCaller struct {
@@ -220,7 +234,7 @@ func newCallerCache() *callerCache {
 	if err != nil || err2 != nil {
 		panic("a cache has room for one at least") // only for a size below 1
 	}
-	return &callerCache{known: known, unknown: unknown}
+	return &callerCache{known: known, unknown: unknown, strangers: make(chan struct{}, maxStrangers)}
 }
 
 func (c *callerCache) get(hash [sha256.Size]byte) (caller *Caller, found bool) {

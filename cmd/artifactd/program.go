@@ -91,6 +91,11 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 			refuseUnknown(cmd)
 		}
 	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	group(root)
+	p.complete(root)
+	root.SetUsageFunc(usage)
 	return root
 }
 
@@ -115,6 +120,9 @@ func (p *Program) versionCommand() *cobra.Command {
 	}
 }
 
+// remoteAnnotation marks commands that talk to a service.
+const remoteAnnotation = "artifactd/remote"
+
 // clientCommand marks a command that talks to a service, so that it has the flags for it and reads
 // client.env.
 func (p *Program) clientCommand(cmd *cobra.Command) *cobra.Command {
@@ -123,7 +131,8 @@ func (p *Program) clientCommand(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringVar(&p.remote.tokenFile, "token-file", "", "file with the access or identity token, read anew for every request")
 	cmd.Flags().StringVar(&p.remote.githubAudience, "github-audience", "", "in a GitHub Actions job: use its identity tokens, made for this audience")
 	cmd.Flags().StringVar(&p.remote.caFile, "ca-file", "", "file with certificates, as PEM, of authorities to trust besides the system's")
-	return withClientEnv(cmd)
+	withClientEnv(cmd).Annotations[remoteAnnotation] = "yes"
+	return cmd
 }
 
 // client makes the client that the flags describe.

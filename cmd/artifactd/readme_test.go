@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,7 +71,7 @@ func shell(t *testing.T, dir, commands string, env ...string) string {
 
 // TestReadmeIsCovered: a new section with commands needs a test here.
 func TestReadmeIsCovered(t *testing.T) {
-	known := map[string]bool{"Try it": true, "A tour in three minutes": true, "Test it": true, "Run it for real": true}
+	known := map[string]bool{"Try it": true, "A tour in three minutes": true, "Test it": true, "Run it for real": true, "Access": true}
 	for _, b := range readmeBlocks(t) {
 		if !known[b.section] {
 			t.Errorf("no test runs the commands under %q", b.section)
@@ -197,4 +198,51 @@ func TestReadmeForReal(t *testing.T) {
 	if !regexp.MustCompile(`(?m)^artd_\w+$`).MatchString(out) || !strings.Contains(out, "up to date") || !strings.Contains(out, "serving on") {
 		t.Errorf("printed %s", out)
 	}
+}
+
+// TestReadmeAccess runs the commands of the section on access, against a service of their own.
+func TestReadmeAccess(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell(t, root, "make build")
+	port := freePort(t)
+	var script strings.Builder
+	script.WriteString("exec 2>stderr\ntrap 'cat stderr' EXIT\n")
+	for _, b := range readmeBlocks(t) {
+		if b.section != "Access" {
+			continue
+		}
+		script.WriteString(strings.ReplaceAll(b.text, "8443", port))
+		if strings.Contains(b.text, "artifactd serve") {
+			script.WriteString("for _ in {1..600}; do grep -q 'serving on' stderr && break; sleep 0.1; done\n")
+		}
+	}
+	script.WriteString("kill %1\nwait %1\n")
+	db, bucket := testenv.Database(t), testenv.Bucket(t, testenv.Versitygw)
+	out := shell(t, t.TempDir(), script.String(), "PATH="+filepath.Join(root, ".cache", "bin")+":"+os.Getenv("PATH"), "ARTIFACTD_DATABASE_URL="+db.ServiceURL,
+		"ARTIFACTD_ALLOW_UNSAFE_DURABILITY=true", // the test server does not sync
+		"ARTIFACTD_S3_ENDPOINT="+bucket.Endpoint, "ARTIFACTD_S3_BUCKET="+bucket.Name, "ARTIFACTD_S3_PATH_STYLE=true",
+		"ARTIFACTD_S3_ACCESS_KEY_ID="+bucket.AccessKeyID, "ARTIFACTD_S3_SECRET_ACCESS_KEY="+bucket.SecretAccessKey)
+	for _, want := range []string{"ci-reports", "ready", "acme.reports.daily", "audit: administered", "operation=PutPointer"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("printed no %q: %s", want, out)
+		}
+	}
+}
+
+// freePort is a port that nobody listened on a moment ago.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }

@@ -100,6 +100,8 @@ func (l *leased) verdict() error {
 		return fmt.Errorf("the command was ended, and nothing was published: %w: %v", client.ErrLeaseLost, l.lost)
 	case err != nil:
 		return fmt.Errorf("nothing was published: %w", err)
+	case status.WantedTerminal:
+		return errors.New("nothing was published: the command was ended because it wanted to use the terminal, which another job has; run it in the foreground, or with its standard input from somewhere else")
 	case len(status.Survivors) > 0:
 		return fmt.Errorf("nothing was published: processes %v of the command could not be ended, and may still write; end them by hand", status.Survivors)
 	case l.signals.ctx.Err() != nil && status.Code == 0:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/artifactd/artifactd/api/types"
@@ -39,6 +41,7 @@ func TestRunCommand(t *testing.T) {
 	t.Run("broken lease", w.brokenLease)
 	t.Run("black hole", w.blackHole)
 	t.Run("late signals", w.lateSignals)
+	t.Run("terminal", w.terminal)
 	t.Run("watch", w.watches)
 }
 
@@ -350,4 +353,32 @@ func (w *runWorld) lateSignals(t *testing.T) {
 		}
 	}
 	t.Logf("exit codes (-1: by the signal itself): %v", outcomes)
+}
+
+// terminal: a command that reads the terminal of run gets it.
+func (w *runWorld) terminal(t *testing.T) {
+	name, dir := w.create("run.terminal"), t.TempDir()
+	cmd := exec.Command(w.program, "run", name, "--data", w.data, "--file", "out", "--", "sh", "-c", `read line; echo "read $line" >out`)
+	cmd.Dir, cmd.Env = dir, []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir}
+	keys, err := pty.Start(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keys.Close()
+	said := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(keys) // it ends with an error when the other side is closed
+		said <- string(b)
+	}()
+	if _, err := io.WriteString(keys, "a line\n"); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, <-said)
+	}
+	if r := w.run(exitDone, "get", name, "-O", "-"); r.stdout != "read a line\n" {
+		t.Errorf("readers see %q", r.stdout)
+	}
 }

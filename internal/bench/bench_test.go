@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 	dir := t.TempDir()
 	o := options{
-		duration: 200 * time.Millisecond, rounds: 1, dir: dir, size: 70 * mebibyte, files: 300,
+		duration: 200 * time.Millisecond, rounds: 1, dir: dir, size: 70 * mebibyte, files: 300, slow: 100,
 		json: filepath.Join(dir, "report.json"), cpuProfile: filepath.Join(dir, "profiles"),
 	}
 	var table, progress bytes.Buffer
@@ -66,7 +66,7 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 // checkCalls holds the counted requests against what one operation is said to be.
 func checkCalls(t *testing.T, r report) {
 	t.Helper()
-	want := map[string]float64{"resolve": 1, "commit": 3, "records": 3, "contend": 3, "upload": 5, "flip": 1}
+	want := map[string]float64{"resolve": 1, "commit": 3, "records": 3, "contend": 3, "upload": 5, "flip": 1, "token": 1, "hostile": 1}
 	for _, one := range r.Results {
 		if one.Ours.CallsPerOp != want[one.Name] {
 			t.Errorf("%s: %v calls an operation, want %v", one.Name, one.Ours.CallsPerOp, want[one.Name])
@@ -154,7 +154,7 @@ func TestPgbenchRoundIsRead(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	for _, args := range [][]string{{"-rounds", "0"}, {"-duration", "1ms"}, {"-only", "nothing"}, {"extra"}, {"-unknown"}, {"-size", "0"}, {"-files", "1"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-duration", "1ms"}, {"-only", "nothing"}, {"extra"}, {"-unknown"}, {"-size", "0"}, {"-files", "1"}, {"-slow", "0"}} {
 		var said bytes.Buffer
 		if _, err := parseOptions(args, &said); err == nil || said.Len() == 0 {
 			t.Errorf("%v: %v, said %q", args, err, said.String())

@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime/pprof"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -30,6 +32,7 @@ const childVariable = "ARTIFACTD_BENCH_CHILD"
 const (
 	childService = "service"
 	childEcho    = "echo"
+	childAttack  = "attack"
 )
 
 // childStart bounds how long a child may take to listen.
@@ -42,6 +45,8 @@ type childConfig struct {
 	Service     daemon.Config     // of childService
 	Profiles    bool              // childService listens for requests to profile itself
 	Bodies      map[string][]byte // of childEcho: the answer, by pointer
+	Attack      attackConfig      // of childAttack
+	Nice        int               // how much later than others its turn comes, as nice(1) takes it
 }
 
 // childAddress is where a child listens, as host:port.
@@ -73,8 +78,15 @@ func startChild(ctx context.Context, dir string, c childConfig) (*child, error) 
 	if err := writeJSON(config, c); err != nil {
 		return nil, err
 	}
+	var args []string
+	if c.Nice > 0 {
+		args = []string{"-n", strconv.Itoa(c.Nice), self}
+		if self, err = exec.LookPath("nice"); err != nil {
+			return nil, err
+		}
+	}
 	process, err := devstack.StartProcess(ctx, devstack.ProcessSpec{
-		Path: self, Dir: dir, Log: log, Env: append(os.Environ(), childVariable+"="+config),
+		Path: self, Args: args, Dir: dir, Log: log, Env: append(os.Environ(), childVariable+"="+config),
 	})
 	if err != nil {
 		return nil, err
@@ -124,6 +136,8 @@ func serveChild(ctx context.Context, config string) error {
 		return serveService(ctx, c)
 	case childEcho:
 		return serveEcho(ctx, c)
+	case childAttack:
+		return serveAttack(ctx, c)
 	}
 	return fmt.Errorf("unknown kind of child %q", c.Kind)
 }

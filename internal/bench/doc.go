@@ -10,7 +10,11 @@
 //     the SDK's own upload of the same file;
 //   - read: a large file read through the service, against the GET of the same object;
 //   - many: many small files published by the command's client, against the same number of raw PUTs;
-//   - flip: the one request that makes a version of many files current, against that of one file.
+//   - flip: the one request that makes a version of many files current, against that of one file;
+//   - token: a resolve with an access token, against one of a public pointer without;
+//   - hostile: how long healthy callers wait while others hold slow connections and guess access tokens,
+//     against how long they wait alone (1/p99 of both, so that larger is better). The attackers are a
+//     process of their own, and stand back for the others on the same processors (nice).
 //
 // Numbers of one machine mean little on another; a ratio of two things measured the same way means
 // more. So both sides have the same layout (a server in a process of its own, the load in this

@@ -44,6 +44,7 @@ type options struct {
 	cpuProfile string        // folder that gets CPU profiles of the service; empty for none
 	size       int64         // bytes of a large file
 	files      int           // files of a version of many
+	slow       int           // slow connections of hostile
 	dir        string        // folder that the servers' data is made in
 }
 
@@ -53,6 +54,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.SetOutput(stderr)
 	mebibytes := fs.Int64("size", 1024, "MiB of the file of large and read")
 	fs.IntVar(&o.files, "files", 20_000, "files of many and flip")
+	fs.IntVar(&o.slow, "slow", 10_000, "slow connections of hostile; fewer where the limit of open files is low")
 	fs.DurationVar(&o.duration, "duration", 3*time.Second, "length of one side of one round")
 	fs.IntVar(&o.rounds, "rounds", 3, "rounds of each benchmark, fewer of the long ones; both sides run in each")
 	fs.StringVar(&o.only, "only", "", "run one benchmark: "+strings.Join(names(), ", "))
@@ -69,6 +71,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		fault = errors.New("-size must be between 1 and 65536")
 	case o.files < 2 || o.files > 100_000:
 		fault = errors.New("-files must be between 2 and 100000")
+	case o.slow < 1 || o.slow > 50_000:
+		fault = errors.New("-slow must be between 1 and 50000")
 	case fs.NArg() > 0:
 		fault = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.duration < 100*time.Millisecond || o.duration > time.Minute:

@@ -65,6 +65,15 @@ func benchmarks() []benchmark {
 			name: "flip", goal: 1 / 1.2, prepare: prepareFlip, most: 2,
 			what: "the request that publishes a sealed version of many files (-files)", peer: "that of a version of one file",
 		},
+		{
+			name: "token", goal: 0.95, prepare: prepareToken,
+			what: "resolve with an access token, 64 connections", peer: "resolve of a public pointer without one",
+		},
+		{
+			// At most 3 times as long.
+			name: "hostile", goal: 1. / 3, prepare: prepareHostile,
+			what: "1/p99 of resolves beside 10,000 slow connections (-slow) and 1,000 wrong tokens a second", peer: "1/p99 of resolves alone",
+		},
 	}
 }
 

@@ -108,7 +108,7 @@ func (r *report) print(w io.Writer) error {
 	fmt.Fprintln(t, "benchmark\tops/s\tp50 ms\tp99 ms\tcalls/op\tpeer ops/s\tp50 ms\tp99 ms\tratio (min–max)\t[goal]\t")
 	for _, one := range r.Results {
 		o, p := one.Ours, one.Peer
-		fmt.Fprintf(t, "%s\t%.0f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2f\t%.2f\t%.2f (%.2f–%.2f)\t[≥ %.1f]%s\t\n",
+		fmt.Fprintf(t, "%s\t%.0f\t%.2f\t%.2f\t%.1f\t%.0f\t%.2f\t%.2f\t%.2f (%.2f–%.2f)\t[≥ %.2f]%s\t\n",
 			one.Name, o.OpsPerSecond, o.P50, o.P99, o.CallsPerOp, p.OpsPerSecond, p.P50, p.P99,
 			one.Ratio, slices.Min(one.Ratios), slices.Max(one.Ratios), one.Goal, one.verdict())
 	}

@@ -42,6 +42,7 @@ type stack struct {
 
 	largeSize int64 // bytes of a large file
 	files     int   // files of a version of many
+	slow      int   // slow connections of hostile
 }
 
 // startStack starts the servers and the service. After an error nothing is left.
@@ -50,7 +51,7 @@ func startStack(ctx context.Context, o options) (s *stack, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the servers' data (choose another with -dir): %w", err)
 	}
-	s = &stack{dir: dir, profiles: o.cpuProfile, largeSize: o.size, files: o.files}
+	s = &stack{dir: dir, profiles: o.cpuProfile, largeSize: o.size, files: o.files, slow: slowLimit(o.slow)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -103,6 +104,8 @@ func (s *stack) startService(ctx context.Context, token string) error {
 		Driver: "aws", Endpoint: s.s3.Endpoint(), Region: s.s3.Region(), Bucket: bucket, CreateBucket: true,
 		Prefix: c.S3.Prefix, AccessKeyID: s.s3.AccessKeyID(), SecretAccessKey: s.s3.SecretAccessKey(), PathStyle: true,
 	}
+	// One caller and one address stand for many here.
+	c.CallerRate, c.AddressRate = 1e6, 1e6
 	s.store = c.S3
 	service, err := s.startChild(ctx, childConfig{Kind: childService, Service: c, Profiles: s.profiles != ""})
 	if err != nil {

@@ -46,7 +46,7 @@ func defaultAccess() AccessConfig {
 	l := api.DefaultLimits()
 	return AccessConfig{
 		CallerRate: l.CallerRate, AddressRate: l.AddressRate, FailureRate: l.FailureRate, CallerConcurrency: l.Concurrency,
-		MaxConnections: 8192, MaxConnectionsPerAddress: 1024,
+		MaxConnections: 4096, MaxConnectionsPerAddress: 1024,
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 
 // connections is a listener that bounds how many connections are open, in all and from one address.
 // When there are too many, one that has no request under way makes room: first the oldest that never
-// had one, then the one that is idle for the longest. So whoever opens connections and says nothing,
-// or very slowly, drives out none but their like.
+// had one, then the one that is idle for the longest. An address that has a crowd of connections
+// without a first request gets no more then. So whoever opens connections and says nothing, or very
+// slowly, drives out none but their like, and that costs little.
 type connections struct {
 	net.Listener
 	limit, perAddress int            // 0 for none
@@ -28,9 +29,13 @@ type connections struct {
 	mu        sync.Mutex
 	open      int
 	byAddress map[netip.Addr]int
-	fresh     list.List // of *connection: no request yet, oldest first
-	idle      list.List // between two requests
+	silent    map[netip.Addr]int // of them, those in fresh
+	fresh     list.List          // of *connection: no request yet, oldest first
+	idle      list.List          // between two requests
 }
+
+// crowd is how many connections without a first request are many for one address.
+const crowd = 16
 
 // connection is one that was accepted.
 type connection struct {
@@ -58,7 +63,7 @@ func boundConnections(l net.Listener, c Config, logger *slog.Logger) *connection
 	}
 	return &connections{
 		Listener: l, limit: limit, perAddress: c.MaxConnectionsPerAddress, proxies: proxies,
-		logger: logger, lines: rate.NewLimiter(0.1, 1), byAddress: map[netip.Addr]int{},
+		logger: logger, lines: rate.NewLimiter(0.1, 1), byAddress: map[netip.Addr]int{}, silent: map[netip.Addr]int{},
 	}
 }
 
@@ -91,6 +96,10 @@ func (l *connections) admit(c net.Conn) (admitted, evicted *connection) {
 		return nil, nil
 	}
 	if l.limit > 0 && l.open >= l.limit {
+		if !shared && l.silent[from] >= crowd {
+			l.log("a connection was refused: there are too many, and its address has many without a request", from)
+			return nil, nil
+		}
 		if evicted = l.oldest(); evicted == nil {
 			l.log("a connection was refused: all that are open have a request under way", from)
 			return nil, nil
@@ -123,12 +132,26 @@ func (l *connections) oldest() *connection {
 func (l *connections) enqueue(c *connection, queue *list.List) {
 	l.dequeue(c)
 	c.queue, c.place = queue, queue.PushBack(c)
+	if queue == &l.fresh {
+		l.silent[c.from]++
+	}
 }
 
 func (l *connections) dequeue(c *connection) {
-	if c.queue != nil {
-		c.queue.Remove(c.place)
-		c.queue, c.place = nil, nil
+	if c.queue == nil {
+		return
+	}
+	if c.queue == &l.fresh {
+		subtract(l.silent, c.from)
+	}
+	c.queue.Remove(c.place)
+	c.queue, c.place = nil, nil
+}
+
+// subtract counts down, and forgets what is 0.
+func subtract(counts map[netip.Addr]int, key netip.Addr) {
+	if counts[key]--; counts[key] == 0 {
+		delete(counts, key)
 	}
 }
 
@@ -140,9 +163,7 @@ func (l *connections) remove(c *connection) {
 	c.closed = true
 	l.dequeue(c)
 	l.open--
-	if l.byAddress[c.from]--; l.byAddress[c.from] == 0 {
-		delete(l.byAddress, c.from)
-	}
+	subtract(l.byAddress, c.from)
 }
 
 // follow is the server's ConnState.

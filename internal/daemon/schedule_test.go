@@ -33,6 +33,8 @@ func TestScheduleChild(t *testing.T) {
 	switch os.Getenv(childEnv) {
 	case "worker":
 		workerProcess(t)
+	case "keeper":
+		keeperProcess(t)
 	case "service":
 		serviceProcess(t)
 	case "uploader":

@@ -46,7 +46,12 @@ type watcher struct {
 	pid    int
 	orders chan order // closed when the starter is gone
 	leader chan Status
+	stops  chan stopped
 	empty  chan struct{} // no child is left
+
+	foreground int  // see plan
+	handedOver bool // the terminal, to the command
+	wanted     bool // see Status.WantedTerminal
 
 	status  Status
 	reaped  bool // the command itself has ended
@@ -78,12 +83,14 @@ func watch(control io.Reader, report *json.Encoder) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", p.Path, err)
 	}
-	w := &watcher{pid: pid, orders: make(chan order), leader: make(chan Status, 1), empty: make(chan struct{}), killing: time.NewTicker(killEvery)}
+	w := &watcher{pid: pid, orders: make(chan order), leader: make(chan Status, 1), stops: make(chan stopped), empty: make(chan struct{}), killing: time.NewTicker(killEvery), foreground: p.Foreground}
 	w.killing.Stop()
 	_ = report.Encode(event{Started: pid}) // a starter that is gone shows itself in the orders
 	go w.listen(orders)
 	go w.reap()
 	w.run(p.Grace)
+	w.takeBack()
+	w.status.WantedTerminal = w.wanted
 	_ = report.Encode(event{Ended: &w.status})
 	return nil
 }
@@ -105,12 +112,14 @@ func (w *watcher) reap() {
 	defer close(w.empty)
 	for {
 		var ws syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &ws, 0, nil)
+		pid, err := syscall.Wait4(-1, &ws, syscall.WUNTRACED, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil: // no children
 			w.awaitGroup()
 			return
+		case ws.Stopped():
+			w.stops <- stopped{pid: pid, by: ws.StopSignal()}
 		case pid == w.pid:
 			w.leader <- statusOf(ws)
 		}
@@ -138,6 +147,8 @@ func (w *watcher) run(grace time.Duration) {
 			if !w.asking {
 				timer.Reset(settleTime)
 			}
+		case s := <-w.stops:
+			w.resume(s)
 		case <-w.empty:
 			if !w.reaped {
 				w.status = <-w.leader

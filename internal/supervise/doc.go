@@ -13,6 +13,9 @@
 //   - The supervisor is killed: the kernel kills the command (Linux), and the starter the group.
 //   - The command ends: what it left behind is asked to end, and then killed.
 //
+// A command that reads the terminal gets it as a shell would give it, if the starter has it; see
+// terminal.go.
+//
 // Out of reach are processes that changed to another account, and, when starter and supervisor are
 // killed in the same moment, what the command forked. On other systems than Linux a process that
 // leaves the group is out of reach too.

@@ -85,7 +85,9 @@ func Start(c Command) (*Group, error) {
 
 // begin sends the plan and waits until the command runs.
 func (g *Group) begin(c Command, events *json.Decoder) error {
-	err := json.NewEncoder(g.control).Encode(plan{Path: c.Path, Argv: c.Argv, Env: c.Env, Scratch: c.Scratch, Grace: c.Grace})
+	err := json.NewEncoder(g.control).Encode(plan{
+		Path: c.Path, Argv: c.Argv, Env: c.Env, Scratch: c.Scratch, Grace: c.Grace, Foreground: foregroundOf(c.Stdin),
+	})
 	if err != nil {
 		return fmt.Errorf("instruct the supervisor: %w", err)
 	}

@@ -23,6 +23,9 @@ type plan struct {
 	Scratch string
 	// Grace is how long what the command leaves behind may take to end.
 	Grace time.Duration
+	// Foreground is the starter's process group when that has the terminal that is the command's
+	// standard input; 0 when it has none, or another one has it.
+	Foreground int
 }
 
 // order is what the starter may send after that, one member at a time.
@@ -48,6 +51,8 @@ type Status struct {
 	Code int
 	// Signal is that signal, or 0.
 	Signal syscall.Signal `json:",omitempty"`
+	// WantedTerminal: it was ended because it wanted to use a terminal that another job has.
+	WantedTerminal bool `json:",omitempty"`
 	// Survivors are processes that could not be ended.
 	Survivors []int `json:",omitempty"`
 }

@@ -21,12 +21,20 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if script := os.Getenv(starterEnv); script != "" {
-		g, err := Start(shell(script))
+		c := shell(script)
+		if os.Getenv(terminalEnv) != "" {
+			c.Stdin = os.Stdin
+		}
+		g, err := Start(c)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		_, _ = g.Wait()
+		status, _ := g.Wait()
+		if os.Getenv(terminalEnv) != "" {
+			fmt.Printf("ended %+v\n", status)
+			useTerminal()
+		}
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
