@@ -188,7 +188,7 @@ func (s *Server) sendFile(c echo.Context, f pointer.OpenedFile) error {
 	}
 	h.Set(echo.HeaderContentLength, strconv.FormatInt(length, 10))
 	c.Response().WriteHeader(status)
-	n, err := s.copyOut(c, body)
+	n, err := s.copyOut(c, body, length)
 	s.metrics.sent.Add(float64(n))
 	if err == nil && n != length {
 		err = fmt.Errorf("the store sent %d of %d bytes", n, length)
@@ -215,17 +215,41 @@ func (s *Server) openObject(ctx context.Context, f pointer.OpenedFile, r artifac
 	return body, nil
 }
 
-// copyBuffers are reused between transfers.
-var copyBuffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
+// Buffers of transfers are reused. A large one means fewer and longer system calls, which is all that
+// a long transfer costs here; as they count, only maxLargeBuffers are out at once.
+const (
+	copyBuffer      = 64 << 10
+	largeCopyBuffer = 512 << 10
+	largeCopy       = 4 << 20 // bytes from which a transfer is long
+	maxLargeBuffers = 32
+)
 
-// copyOut sends bytes for as long as they make progress.
-func (s *Server) copyOut(c echo.Context, body io.Reader) (sent int64, err error) {
-	buffer := copyBuffers.Get().(*[128 << 10]byte)
-	defer copyBuffers.Put(buffer)
+var (
+	copyBuffers      = sync.Pool{New: func() any { return new(make([]byte, copyBuffer)) }}
+	largeCopyBuffers = sync.Pool{New: func() any { return new(make([]byte, largeCopyBuffer)) }}
+)
+
+// borrowBuffer is a buffer for a transfer of so many bytes; giveBack takes it back.
+func (s *Server) borrowBuffer(length int64) (buffer []byte, giveBack func()) {
+	if length >= largeCopy && s.largeCopies.TryAcquire(1) {
+		b := largeCopyBuffers.Get().(*[]byte)
+		return *b, func() {
+			largeCopyBuffers.Put(b)
+			s.largeCopies.Release(1)
+		}
+	}
+	b := copyBuffers.Get().(*[]byte)
+	return *b, func() { copyBuffers.Put(b) }
+}
+
+// copyOut sends so many bytes for as long as they make progress.
+func (s *Server) copyOut(c echo.Context, body io.Reader, length int64) (sent int64, err error) {
+	buffer, giveBack := s.borrowBuffer(length)
+	defer giveBack()
 	control := http.NewResponseController(c.Response().Writer)
 	var deadline time.Time
 	for {
-		n, readErr := body.Read(buffer[:])
+		n, readErr := body.Read(buffer)
 		if n > 0 {
 			if now := time.Now(); deadline.Sub(now) < stallLimit-stallRefresh {
 				deadline = now.Add(stallLimit)
