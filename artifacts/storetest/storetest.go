@@ -85,6 +85,7 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"ListMultiparts1001", nil, testListMultiparts1001},
 		{"ListParts1001", nil, testListParts1001},
 		{"ReadDigest", nil, testReadDigest},
+		{"TLS", nil, func(t *testing.T, f fixture) { testTLS(t, f, open) }},
 		{"DeleteAllVersions", []testenv.BucketOption{testenv.Versioned()}, testDeleteAllVersions},
 		{"DeleteRetained", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetained},
 	}
