@@ -89,6 +89,12 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"DeleteAllVersions", []testenv.BucketOption{testenv.Versioned()}, testDeleteAllVersions},
 		{"DeleteRetained", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetained},
 	}
+	if server == testenv.MinIO { // the one that gives temporary credentials
+		t.Run("SessionToken", func(t *testing.T) {
+			t.Parallel()
+			testSessionToken(t, testenv.Bucket(t, server), open)
+		})
+	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
