@@ -44,7 +44,7 @@ func (s *Server) ListVersionFiles(c echo.Context, name types.Name, token types.V
 // the file is the pinned URL's business.
 func (s *Server) RedirectToFile(c echo.Context, name types.Name, path types.Path) error {
 	defer boundCall(c, callDeadline)()
-	if err := pointer.CheckPath("path", path); err != nil {
+	if err := s.checkFilePath(c.Request().Context(), name, path); err != nil {
 		return err
 	}
 	v, err := s.catalogue.Resolve(c.Request().Context(), name)
@@ -78,7 +78,7 @@ func (s *Server) GetFile(c echo.Context, name types.Name, token types.VersionTok
 		s.setFileHeaders(c, f)
 		return c.NoContent(http.StatusNotModified)
 	}
-	toStore := s.proxyLimit >= 0 && f.Size > s.proxyLimit
+	toStore := s.proxyLimit >= 0 && f.Size > s.proxyLimit && !f.Site
 	if params.Via != nil {
 		toStore = *params.Via == types.Redirect
 	}
@@ -110,12 +110,32 @@ func (s *Server) lookUpFile(c echo.Context, name, token, path string) (pointer.O
 	if err != nil {
 		return pointer.OpenedFile{}, err
 	}
-	if err := pointer.CheckPath("path", path); err != nil {
-		return pointer.OpenedFile{}, err
-	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), callDeadline)
 	defer cancel()
+	if err := s.checkFilePath(ctx, name, path); err != nil {
+		return pointer.OpenedFile{}, err
+	}
+	if isFolder(path) {
+		path += indexFile
+	}
 	return s.catalogue.File(ctx, name, t, path)
+}
+
+// indexFile is what stands for its folder where a pointer is a site.
+const indexFile = "index.html"
+
+func isFolder(path string) bool { return strings.HasSuffix(path, "/") }
+
+// checkFilePath refuses what is no path of a file; of a site a folder is one too.
+func (s *Server) checkFilePath(ctx context.Context, name, path string) error {
+	if !isFolder(path) || pointer.CheckPath("path", path+indexFile) != nil {
+		return pointer.CheckPath("path", path)
+	}
+	settings, err := s.catalogue.Settings(ctx, name)
+	if err == nil && !settings.Site {
+		err = pointer.CheckPath("path", path)
+	}
+	return err
 }
 
 func digestTag(d artifacts.Digest) string { return `"` + d.String() + `"` }
@@ -133,8 +153,15 @@ func (s *Server) setFileHeaders(c echo.Context, f pointer.OpenedFile) {
 	h.Set(echo.HeaderCacheControl, audience+", max-age=31536000, immutable")
 	h.Set("Accept-Ranges", "bytes")
 	h.Set(echo.HeaderContentType, f.MediaType)
-	h.Set("Content-Disposition", disposition(f.Path))
 	h.Set(echo.HeaderXContentTypeOptions, "nosniff")
+	if f.Site {
+		// Shown, with what a page is made of, and without what acts: no script runs, no form is
+		// sent, and the page has an origin of its own, so that it is nobody on this service.
+		h.Set(echo.HeaderContentSecurityPolicy, "sandbox; default-src 'none'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; font-src 'self'; media-src 'self'")
+		h.Set("Referrer-Policy", "no-referrer")
+		return
+	}
+	h.Set("Content-Disposition", disposition(f.Path))
 	h.Set(echo.HeaderContentSecurityPolicy, "sandbox; default-src 'none'")
 }
 
