@@ -77,7 +77,7 @@ func headJSON(c echo.Context, size int) error {
 
 func pointerSettings(s pointer.Settings) types.PointerSettings {
 	return types.PointerSettings{
-		Name: s.Name, KeepVersions: int32(s.KeepVersions), KeepSeconds: s.KeepSeconds, Public: s.Public,
+		Name: s.Name, KeepVersions: int32(s.KeepVersions), KeepSeconds: s.KeepSeconds, Public: s.Public, Site: s.Site,
 		Labels: labels(s.Labels), CreatedAt: s.CreatedAt.UTC(), UpdatedAt: s.UpdatedAt.UTC(), RetiredAt: optionalTime(s.RetiredAt),
 	}
 }
@@ -93,7 +93,7 @@ func labels(in map[string]string) types.Labels {
 func pointerItem(p pointer.Summary) types.PointerItem {
 	s := pointerSettings(p.Settings)
 	item := types.PointerItem{
-		Name: s.Name, KeepVersions: s.KeepVersions, KeepSeconds: s.KeepSeconds, Public: s.Public, Labels: s.Labels,
+		Name: s.Name, KeepVersions: s.KeepVersions, KeepSeconds: s.KeepSeconds, Public: s.Public, Site: s.Site, Labels: s.Labels,
 		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, RetiredAt: s.RetiredAt, Lease: leaseStatus(p.Lease),
 	}
 	if p.Current != nil {

@@ -44,7 +44,7 @@ func (s *Server) ListVersionFiles(c echo.Context, name types.Name, token types.V
 // the file is the pinned URL's business.
 func (s *Server) RedirectToFile(c echo.Context, name types.Name, path types.Path) error {
 	defer boundCall(c, callDeadline)()
-	if err := pointer.CheckPath("path", path); err != nil {
+	if err := s.checkFilePath(c.Request().Context(), name, path); err != nil {
 		return err
 	}
 	v, err := s.catalogue.Resolve(c.Request().Context(), name)
@@ -78,7 +78,7 @@ func (s *Server) GetFile(c echo.Context, name types.Name, token types.VersionTok
 		s.setFileHeaders(c, f)
 		return c.NoContent(http.StatusNotModified)
 	}
-	toStore := s.proxyLimit >= 0 && f.Size > s.proxyLimit
+	toStore := s.proxyLimit >= 0 && f.Size > s.proxyLimit && !f.Site
 	if params.Via != nil {
 		toStore = *params.Via == types.Redirect
 	}
@@ -110,12 +110,32 @@ func (s *Server) lookUpFile(c echo.Context, name, token, path string) (pointer.O
 	if err != nil {
 		return pointer.OpenedFile{}, err
 	}
-	if err := pointer.CheckPath("path", path); err != nil {
-		return pointer.OpenedFile{}, err
-	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), callDeadline)
 	defer cancel()
+	if err := s.checkFilePath(ctx, name, path); err != nil {
+		return pointer.OpenedFile{}, err
+	}
+	if isFolder(path) {
+		path += indexFile
+	}
 	return s.catalogue.File(ctx, name, t, path)
+}
+
+// indexFile is what stands for its folder where a pointer is a site.
+const indexFile = "index.html"
+
+func isFolder(path string) bool { return strings.HasSuffix(path, "/") }
+
+// checkFilePath refuses what is no path of a file; of a site a folder is one too.
+func (s *Server) checkFilePath(ctx context.Context, name, path string) error {
+	if !isFolder(path) || pointer.CheckPath("path", path+indexFile) != nil {
+		return pointer.CheckPath("path", path)
+	}
+	settings, err := s.catalogue.Settings(ctx, name)
+	if err == nil && !settings.Site {
+		err = pointer.CheckPath("path", path)
+	}
+	return err
 }
 
 func digestTag(d artifacts.Digest) string { return `"` + d.String() + `"` }
@@ -133,8 +153,15 @@ func (s *Server) setFileHeaders(c echo.Context, f pointer.OpenedFile) {
 	h.Set(echo.HeaderCacheControl, audience+", max-age=31536000, immutable")
 	h.Set("Accept-Ranges", "bytes")
 	h.Set(echo.HeaderContentType, f.MediaType)
-	h.Set("Content-Disposition", disposition(f.Path))
 	h.Set(echo.HeaderXContentTypeOptions, "nosniff")
+	if f.Site {
+		// Shown, with what a page is made of, and without what acts: no script runs, no form is
+		// sent, and the page has an origin of its own, so that it is nobody on this service.
+		h.Set(echo.HeaderContentSecurityPolicy, "sandbox; default-src 'none'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; font-src 'self'; media-src 'self'")
+		h.Set("Referrer-Policy", "no-referrer")
+		return
+	}
+	h.Set("Content-Disposition", disposition(f.Path))
 	h.Set(echo.HeaderContentSecurityPolicy, "sandbox; default-src 'none'")
 }
 
@@ -188,7 +215,7 @@ func (s *Server) sendFile(c echo.Context, f pointer.OpenedFile) error {
 	}
 	h.Set(echo.HeaderContentLength, strconv.FormatInt(length, 10))
 	c.Response().WriteHeader(status)
-	n, err := s.copyOut(c, body)
+	n, err := s.copyOut(c, body, length)
 	s.metrics.sent.Add(float64(n))
 	if err == nil && n != length {
 		err = fmt.Errorf("the store sent %d of %d bytes", n, length)
@@ -215,17 +242,41 @@ func (s *Server) openObject(ctx context.Context, f pointer.OpenedFile, r artifac
 	return body, nil
 }
 
-// copyBuffers are reused between transfers.
-var copyBuffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
+// Buffers of transfers are reused. A large one means fewer and longer system calls, which is all that
+// a long transfer costs here; as they count, only maxLargeBuffers are out at once.
+const (
+	copyBuffer      = 64 << 10
+	largeCopyBuffer = 512 << 10
+	largeCopy       = 4 << 20 // bytes from which a transfer is long
+	maxLargeBuffers = 32
+)
 
-// copyOut sends bytes for as long as they make progress.
-func (s *Server) copyOut(c echo.Context, body io.Reader) (sent int64, err error) {
-	buffer := copyBuffers.Get().(*[128 << 10]byte)
-	defer copyBuffers.Put(buffer)
+var (
+	copyBuffers      = sync.Pool{New: func() any { return new(make([]byte, copyBuffer)) }}
+	largeCopyBuffers = sync.Pool{New: func() any { return new(make([]byte, largeCopyBuffer)) }}
+)
+
+// borrowBuffer is a buffer for a transfer of so many bytes; giveBack takes it back.
+func (s *Server) borrowBuffer(length int64) (buffer []byte, giveBack func()) {
+	if length >= largeCopy && s.largeCopies.TryAcquire(1) {
+		b := largeCopyBuffers.Get().(*[]byte)
+		return *b, func() {
+			largeCopyBuffers.Put(b)
+			s.largeCopies.Release(1)
+		}
+	}
+	b := copyBuffers.Get().(*[]byte)
+	return *b, func() { copyBuffers.Put(b) }
+}
+
+// copyOut sends so many bytes for as long as they make progress.
+func (s *Server) copyOut(c echo.Context, body io.Reader, length int64) (sent int64, err error) {
+	buffer, giveBack := s.borrowBuffer(length)
+	defer giveBack()
 	control := http.NewResponseController(c.Response().Writer)
 	var deadline time.Time
 	for {
-		n, readErr := body.Read(buffer[:])
+		n, readErr := body.Read(buffer)
 		if n > 0 {
 			if now := time.Now(); deadline.Sub(now) < stallLimit-stallRefresh {
 				deadline = now.Add(stallLimit)

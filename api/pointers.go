@@ -38,7 +38,7 @@ func (s *Server) PutPointer(c echo.Context, name types.Name) error {
 	if err != nil {
 		return err
 	}
-	change := pointer.SettingsChange{KeepSeconds: in.KeepSeconds, Public: in.Public}
+	change := pointer.SettingsChange{KeepSeconds: in.KeepSeconds, Public: in.Public, Site: in.Site}
 	if in.KeepVersions != nil {
 		change.KeepVersions = new(int(*in.KeepVersions))
 	}

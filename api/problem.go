@@ -115,6 +115,8 @@ var problemTable = []struct {
 	{errUnavailable, kindUnavailable},
 	{pointer.ErrUnavailable, kindUnavailable},
 	{artifacts.ErrStoreUnavailable, kindUnavailable},
+	{artifacts.ErrStoreFull, kindUnavailable},
+	{artifacts.ErrStoreDenied, kindUnavailable},
 	{context.DeadlineExceeded, kindUnavailable},
 	{context.Canceled, kindUnavailable},
 }
@@ -140,6 +142,9 @@ func newProblem(k problemKind, detail string) types.Problem {
 	return types.Problem{Type: "/problems/" + k.code, Title: k.title, Status: k.status, Code: k.code, Detail: detail}
 }
 
+// storeRetryAfter is how long to wait when the store itself needs an operator.
+const storeRetryAfter = 30 * time.Second
+
 // problemOf turns an error into the document that tells it. unexpected is true for the errors that
 // nobody planned for: their text stays out of the answer and belongs into the log.
 func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected bool) {
@@ -160,6 +165,9 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 			if f.field != "" {
 				p.Field = &f.field
 			}
+		}
+		if line.err == artifacts.ErrStoreFull || line.err == artifacts.ErrStoreDenied {
+			return p, storeRetryAfter, false // what it says helps whoever has to ask an operator
 		}
 		if line.status == http.StatusServiceUnavailable {
 			// The cause may name hosts and addresses, which are not the caller's business.

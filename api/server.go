@@ -88,6 +88,8 @@ type Server struct {
 	addressOf  echo.IPExtractor
 	proofs     *proofs
 	readBacks  *semaphore.Weighted
+	// largeCopies are the large buffers that transfers may have at once.
+	largeCopies *semaphore.Weighted
 
 	echo      *echo.Echo
 	drainOnce sync.Once
@@ -107,25 +109,26 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("api: Catalogue, Store and Collector are required")
 	}
 	s := &Server{
-		catalogue:  o.Catalogue,
-		store:      o.Store,
-		layout:     o.Layout,
-		collector:  o.Collector,
-		sign:       o.HistorySign,
-		logger:     o.Logger,
-		registry:   o.Registry,
-		publicURL:  strings.TrimSuffix(o.PublicURL, "/"),
-		proxyLimit: o.ProxyLimit,
-		readTTL:    o.ReadURLTTL,
-		partition:  o.Partition,
-		identities: o.Identities,
-		limits:     newLimits(o.Limits),
-		addressOf:  clientAddress(o.TrustedProxies),
-		proofs:     newProofs(proofLinger),
-		readBacks:  semaphore.NewWeighted(maxReadBacks),
-		draining:   make(chan struct{}),
-		largeBody:  make(chan struct{}, 1),
-		bodies:     newResolvedBodies(),
+		catalogue:   o.Catalogue,
+		store:       o.Store,
+		layout:      o.Layout,
+		collector:   o.Collector,
+		sign:        o.HistorySign,
+		logger:      o.Logger,
+		registry:    o.Registry,
+		publicURL:   strings.TrimSuffix(o.PublicURL, "/"),
+		proxyLimit:  o.ProxyLimit,
+		readTTL:     o.ReadURLTTL,
+		partition:   o.Partition,
+		identities:  o.Identities,
+		limits:      newLimits(o.Limits),
+		addressOf:   clientAddress(o.TrustedProxies),
+		proofs:      newProofs(proofLinger),
+		readBacks:   semaphore.NewWeighted(maxReadBacks),
+		largeCopies: semaphore.NewWeighted(maxLargeBuffers),
+		draining:    make(chan struct{}),
+		largeBody:   make(chan struct{}, 1),
+		bodies:      newResolvedBodies(),
 	}
 	s.applyDefaults()
 	var err error

@@ -32,6 +32,10 @@ var (
 	ErrNoMultipart = errors.New("the store has no multipart uploads")
 	// ErrRetained: the store keeps the object for now (object lock or legal hold).
 	ErrRetained = errors.New("the store retains this object")
+	// ErrStoreFull: the store has no room for more bytes.
+	ErrStoreFull = errors.New("the store has no space left: free some, or raise the quota")
+	// ErrStoreDenied: the store refuses the credentials, which may have expired, or denies them a right.
+	ErrStoreDenied = errors.New("the store refused access: check the access key, that it has not expired, and that it may read, write, list and delete in the bucket")
 	// ErrStoreUnavailable: the store did not answer, or answered that it cannot now.
 	ErrStoreUnavailable = errors.New("object store unavailable")
 )

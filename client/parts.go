@@ -203,7 +203,7 @@ func (u *partsUpload) sendPart(ctx context.Context, file sections, part types.Pa
 			return nil
 		}
 		var s *StoreError
-		stale := errors.As(err, &s) && s.Status == http.StatusForbidden
+		stale := errors.As(err, &s) && s.stale()
 		if try == partTries || ctx.Err() != nil || !stale && !worthRetrying(err) {
 			return fmt.Errorf("part %d of %d: %w", part.Number, u.count, err)
 		}

@@ -28,6 +28,9 @@ type Source struct {
 	// is opened by it once, and read by several goroutines at once. Without it every read of a part
 	// begins with Open.
 	OpenAt func() (ReaderAtCloser, error)
+	// Progress, when not nil, is told how many more of the file's bytes are there, sent or not, as
+	// progress of [Client.UploadAll] is of all files. 0 says that an empty file is there.
+	Progress func(int64)
 }
 
 // ReaderAtCloser is what OpenAt of a [Source] returns, for example an [os.File].
@@ -102,6 +105,13 @@ func FileSource(ctx context.Context, name, path string, progress func(int)) (Sou
 		Open:   func() (io.ReadCloser, error) { return os.Open(name) },
 		OpenAt: func() (ReaderAtCloser, error) { return os.Open(name) },
 	}, nil
+}
+
+// DigestOf hashes what a reader gives ("sha256:<hex>").
+func DigestOf(ctx context.Context, r io.Reader) (string, error) {
+	h := sha256.New()
+	_, err := io.Copy(h, &watched{r: r, ctx: ctx})
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), err
 }
 
 // openRegular opens a file that can be read again. It looks before it opens: opening a named pipe

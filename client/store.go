@@ -26,6 +26,12 @@ func (e *StoreError) Is(target error) bool {
 	return target == ErrDigestMismatch && (e.Code == "BadDigest" || e.Code == "XAmzContentSHA256Mismatch" || e.Code == "InvalidDigest")
 }
 
+// stale reports whether a signed request may have been refused for its age: its own, or that of the
+// credentials it was signed with. A fresh one may be taken.
+func (e *StoreError) stale() bool {
+	return e.Status == http.StatusForbidden || e.Code == "ExpiredToken"
+}
+
 // temporary reports whether the same request may succeed later.
 func (e *StoreError) temporary() bool {
 	switch e.Status {

@@ -139,18 +139,50 @@ func TestUploadOfAFileThatChanges(t *testing.T) {
 }
 
 func TestUploadAllStagesExpiredURLsAgain(t *testing.T) {
+	for _, status := range []int{http.StatusForbidden, http.StatusBadRequest} {
+		stagesAgain(t, status)
+	}
+}
+
+// stagesAgain: the first URL is refused with a status.
+func stagesAgain(t *testing.T, status int) {
+	t.Helper()
 	const route = "POST /v1/leases/018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f/files"
 	svc, store := newService(t), newService(t)
 	old, fresh := staged(store.URL+"/old", nil), staged(store.URL+"/new", nil)
 	svc.on(route, replies(201, types.StageResponse{Files: []types.StagedFile{old}}), replies(201, types.StageResponse{Files: []types.StagedFile{fresh}}))
 	svc.on(completeRoute, replies(200, types.Artifact{}))
-	store.on("PUT /old", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	store.on("PUT /old", func(w http.ResponseWriter, _ *http.Request) {
+		if w.WriteHeader(status); status == http.StatusBadRequest {
+			_, _ = io.WriteString(w, "<Error><Code>ExpiredToken</Code></Error>") // Amazon's, of the credentials behind the URL
+		}
+	})
 	store.on("PUT /new", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	if _, err := svc.client(t).UploadAll(t.Context(), heldLease(), []client.Source{source(t, []byte("x"))}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if svc.count(route) != 2 || store.count("PUT /new") != 1 {
 		t.Errorf("staged %d times, uploaded %d times", svc.count(route), store.count("PUT /new"))
+	}
+}
+
+// A store without room is no reason to try for long, and no reason to ask for other URLs.
+func TestUploadToAFullStore(t *testing.T) {
+	const route = "POST /v1/leases/018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f/files"
+	svc, store := newService(t), newService(t)
+	svc.on(route, replies(201, types.StageResponse{Files: []types.StagedFile{staged(store.URL+"/key", nil)}}))
+	store.on("PUT /key", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusInsufficientStorage)
+		_, _ = io.WriteString(w, "<Error><Code>XMinioStorageFull</Code></Error>")
+	})
+	_, err := svc.client(t).UploadAll(t.Context(), heldLease(), []client.Source{source(t, []byte("x"))}, nil)
+	var refused *client.StoreError
+	if !errors.As(err, &refused) || refused.Status != 507 || !strings.Contains(err.Error(), "dir/file") || !strings.Contains(err.Error(), "507 XMinioStorageFull") {
+		t.Errorf("error %v", err)
+	}
+	if store.count("PUT /key") != 1 || svc.count(route) != 1 {
+		t.Errorf("sent %d times, staged %d times", store.count("PUT /key"), svc.count(route))
 	}
 }
 

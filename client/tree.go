@@ -133,7 +133,7 @@ func (t *tree) send(ctx context.Context, staged <-chan []stagedSource, arrived c
 			}
 			if f.Upload == nil || t.started[f.ArtifactId] {
 				t.adopted.Add(f.src.Size)
-				t.progress(f.src.Size)
+				t.tell(f)(f.src.Size)
 				continue
 			}
 			t.started[f.ArtifactId] = true
@@ -141,6 +141,17 @@ func (t *tree) send(ctx context.Context, staged <-chan []stagedSource, arrived c
 		}
 	}
 	return group.Wait()
+}
+
+// tell passes on how far one file is.
+func (t *tree) tell(f stagedSource) func(int64) {
+	if f.src.Progress == nil {
+		return t.progress
+	}
+	return func(n int64) {
+		t.progress(n)
+		f.src.Progress(n)
+	}
 }
 
 // failed says which file an error is about.
@@ -155,13 +166,13 @@ func (f stagedSource) failed(err error) error {
 // together with others.
 func (t *tree) sendOne(ctx context.Context, f stagedSource, arrived chan<- stagedSource) error {
 	if f.Upload.Kind != "single" || f.Upload.Url == nil || t.c.sameService(*f.Upload.Url) {
-		return t.count(f)(t.c.uploadStaged(ctx, t.lease, f.StagedFile, f.src, t.progress))
+		return t.count(f)(t.c.uploadStaged(ctx, t.lease, f.StagedFile, f.src, t.tell(f)))
 	}
-	if err := t.c.sendTo(ctx, *f.Upload, f.src, t.progress); err != nil {
+	if err := t.c.sendTo(ctx, *f.Upload, f.src, t.tell(f)); err != nil {
 		if !staleURL(err, f.Upload) {
 			return err
 		}
-		return t.count(f)(t.c.restage(ctx, t.lease, f.src, t.progress))
+		return t.count(f)(t.c.restage(ctx, t.lease, f.src, t.tell(f)))
 	}
 	select {
 	case arrived <- f:
@@ -181,6 +192,9 @@ func (t *tree) count(f stagedSource) func(moved int64, err error) error {
 		t.adopted.Add(max(0, f.src.Size-moved))
 		if moved > 0 || f.src.Size == 0 {
 			t.sent.Add(1)
+		}
+		if f.src.Size == 0 {
+			t.tell(f)(0)
 		}
 		return nil
 	}
@@ -239,8 +253,8 @@ func (t *tree) proved(ctx context.Context, f stagedSource, item types.CompletedA
 	if !p.temporary() && !staleURL(p, f.Upload) {
 		return p
 	}
-	t.progress(-f.src.Size)
-	return t.count(f)(t.c.restage(ctx, t.lease, f.src, t.progress))
+	t.tell(f)(-f.src.Size)
+	return t.count(f)(t.c.restage(ctx, t.lease, f.src, t.tell(f)))
 }
 
 // problemOf is a problem that is part of an answer.

@@ -69,7 +69,7 @@ func (c *Client) restage(ctx context.Context, l Lease, src Source, progress func
 func staleURL(err error, u *types.Upload) bool {
 	var s *StoreError
 	return u.Kind == "single" &&
-		(errors.As(err, &s) && s.Status == http.StatusForbidden || errors.Is(err, ErrNotUploaded) && time.Now().After(u.ExpiresAt))
+		(errors.As(err, &s) && s.stale() || errors.Is(err, ErrNotUploaded) && time.Now().After(u.ExpiresAt))
 }
 
 // Upload sends the bytes of one staged file to where staging said, and has them proved. The bytes go

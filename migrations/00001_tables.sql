@@ -63,6 +63,7 @@ CREATE TABLE artifactd.pointer (
     keep_versions      integer NOT NULL DEFAULT 5,
     keep_seconds       bigint  NOT NULL DEFAULT 86400,
     public             boolean NOT NULL DEFAULT false,
+    site               boolean NOT NULL DEFAULT false,  -- browsers show its files
     labels             jsonb   NOT NULL DEFAULT '{}',
     created_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at         timestamptz NOT NULL DEFAULT clock_timestamp()

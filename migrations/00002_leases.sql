@@ -145,14 +145,14 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.put_pointer(
     p_name text, p_keep_versions integer, p_keep_seconds bigint, p_public boolean, p_labels jsonb,
-    OUT created boolean
+    p_site boolean DEFAULT NULL, OUT created boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
 DECLARE p pointer;
 BEGIN
     PERFORM begin_decision();
-    INSERT INTO pointer (name, keep_versions, keep_seconds, public, labels)
+    INSERT INTO pointer (name, keep_versions, keep_seconds, public, labels, site)
     VALUES (p_name, coalesce(p_keep_versions, 5), coalesce(p_keep_seconds, 86400),
-            coalesce(p_public, false), coalesce(p_labels, '{}'))
+            coalesce(p_public, false), coalesce(p_labels, '{}'), coalesce(p_site, false))
     ON CONFLICT (name) DO NOTHING;
     created := FOUND;
     IF created THEN
@@ -168,6 +168,7 @@ BEGIN
         keep_seconds  = coalesce(p_keep_seconds, keep_seconds),
         public        = coalesce(p_public, public),
         labels        = coalesce(p_labels, labels),
+        site          = coalesce(p_site, site),
         retired_at    = NULL,
         updated_at    = clock_timestamp()
      WHERE pointer_id = p.pointer_id;

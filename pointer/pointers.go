@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	putPointerSQL = `SELECT created FROM artifactd.put_pointer($1, $2, $3, $4, $5)`
-	settingsSQL   = `SELECT name, keep_versions, keep_seconds, public, labels, created_at, updated_at, retired_at
+	putPointerSQL = `SELECT created FROM artifactd.put_pointer($1, $2, $3, $4, $5, $6)`
+	settingsSQL   = `SELECT name, keep_versions, keep_seconds, public, site, labels, created_at, updated_at, retired_at
 		FROM artifactd.pointer WHERE name = $1`
 	// Patterns are matched here, so that a page is full however few of the pointers are visible.
-	listSQL = `SELECT p.name, p.keep_versions, p.keep_seconds, p.public, p.labels, p.created_at, p.updated_at, p.retired_at,
+	listSQL = `SELECT p.name, p.keep_versions, p.keep_seconds, p.public, p.site, p.labels, p.created_at, p.updated_at, p.retired_at,
 			p.current_epoch, p.current_generation, g.holder, g.epoch, g.generation,
 			extract(epoch FROM artifactd.effective_expiry(p.lease_expires_at, g.ttl_seconds, s.at) - s.at)::float8
 		FROM (SELECT clock_timestamp() AS at, epoch FROM artifactd.installation) s
@@ -52,7 +52,7 @@ const (
 		WHERE g.generation_id = $1 AND g.state = 'published' AND g.collecting_at IS NULL
 			AND m.path > $2 AND m.path >= $3 AND starts_with(m.path, $3)
 		ORDER BY m.path LIMIT $4`
-	fileSQL = `SELECT m.path, a.digest, a.size, m.media_type, a.artifact_id, p.public
+	fileSQL = `SELECT m.path, a.digest, a.size, m.media_type, a.artifact_id, p.public, p.site
 		FROM artifactd.pointer p JOIN artifactd.generation g USING (pointer_id)
 		JOIN artifactd.manifest_file m USING (manifest_id) JOIN artifactd.artifact a USING (artifact_id)
 		WHERE p.name = $1 AND g.epoch = $2 AND g.generation = $3 AND g.state = 'published' AND g.collecting_at IS NULL
@@ -77,7 +77,7 @@ func (c *Catalogue) PutPointer(ctx context.Context, name string, change Settings
 			return Settings{}, false, err
 		}
 	}
-	err = c.decide(ctx, putPointerSQL, []any{name, change.KeepVersions, change.KeepSeconds, change.Public, labels}, &created)
+	err = c.decide(ctx, putPointerSQL, []any{name, change.KeepVersions, change.KeepSeconds, change.Public, labels, change.Site}, &created)
 	if err != nil {
 		return Settings{}, false, definite(err)
 	}
@@ -88,7 +88,7 @@ func (c *Catalogue) PutPointer(ctx context.Context, name string, change Settings
 // Settings of a pointer, retired ones included. [ErrPointerNotFound].
 func (c *Catalogue) Settings(ctx context.Context, name string) (Settings, error) {
 	var s Settings
-	err := c.pool.QueryRow(ctx, settingsSQL, name).Scan(&s.Name, &s.KeepVersions, &s.KeepSeconds, &s.Public, &s.Labels,
+	err := c.pool.QueryRow(ctx, settingsSQL, name).Scan(&s.Name, &s.KeepVersions, &s.KeepSeconds, &s.Public, &s.Site, &s.Labels,
 		&s.CreatedAt, &s.UpdatedAt, &s.RetiredAt)
 	if noRows(err) {
 		return Settings{}, ErrPointerNotFound
@@ -114,7 +114,7 @@ func (c *Catalogue) ListPointers(ctx context.Context, prefix string, patterns []
 		var epoch, generation *int64
 		var l leaseRow
 		set := &s.Settings
-		err := row.Scan(&set.Name, &set.KeepVersions, &set.KeepSeconds, &set.Public, &set.Labels, &set.CreatedAt, &set.UpdatedAt, &set.RetiredAt,
+		err := row.Scan(&set.Name, &set.KeepVersions, &set.KeepSeconds, &set.Public, &set.Site, &set.Labels, &set.CreatedAt, &set.UpdatedAt, &set.RetiredAt,
 			&epoch, &generation, &l.holder, &l.epoch, &l.generation, &l.expiresIn)
 		if epoch != nil {
 			s.Current = &Token{*epoch, *generation}
@@ -295,6 +295,7 @@ func (c *Catalogue) Files(ctx context.Context, name string, token Token, prefix 
 type OpenedFile struct {
 	File
 	Public bool // the pointer may be read without an access token
+	Site   bool // the pointer's files are shown by browsers
 }
 
 // Key is where the file's bytes are.
@@ -305,7 +306,7 @@ func (f File) Key(layout artifacts.Layout) string { return layout.ArtifactKey(f.
 func (c *Catalogue) File(ctx context.Context, name string, token Token, path string) (OpenedFile, error) {
 	var f OpenedFile
 	err := c.pool.QueryRow(ctx, fileSQL, name, token.Epoch, token.Generation, path).Scan(
-		&f.Path, &f.Digest, &f.Size, &f.MediaType, &f.ArtifactID, &f.Public)
+		&f.Path, &f.Digest, &f.Size, &f.MediaType, &f.ArtifactID, &f.Public, &f.Site)
 	switch {
 	case noRows(err):
 		if _, err := c.versionID(ctx, name, token); err != nil {

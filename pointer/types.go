@@ -47,6 +47,7 @@ type Settings struct {
 	KeepVersions int   // displaced versions kept whatever their age
 	KeepSeconds  int64 // seconds a displaced version is kept, however many there are
 	Public       bool  // readable without an access token
+	Site         bool  // files are shown by browsers, index.html for a folder
 	Labels       map[string]string
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
@@ -58,6 +59,7 @@ type SettingsChange struct {
 	KeepVersions *int
 	KeepSeconds  *int64
 	Public       *bool
+	Site         *bool
 	Labels       map[string]string // replaces all labels when not nil
 }
 

@@ -549,6 +549,7 @@ type PointerItem struct {
 	Name      PointerName `json:"name"`
 	Public    bool        `json:"public"`
 	RetiredAt *time.Time  `json:"retired_at,omitempty"`
+	Site      bool        `json:"site"`
 	UpdatedAt time.Time   `json:"updated_at"`
 }
 
@@ -580,6 +581,7 @@ type PointerSettings struct {
 
 	// RetiredAt Present while the pointer is retired.
 	RetiredAt *time.Time `json:"retired_at,omitempty"`
+	Site      bool       `json:"site"`
 	UpdatedAt time.Time  `json:"updated_at"`
 }
 
@@ -722,6 +724,11 @@ type PutPointerRequest struct {
 
 	// Public Readable without a token (default false).
 	Public *bool `json:"public,omitempty"`
+
+	// Site Whether browsers show files instead of saving them, and a path that ends in "/"
+	// stands for the `index.html` in it (default false). Pages stay in a sandbox: they load
+	// images, styles, fonts and media of this service, run no scripts and send no forms.
+	Site *bool `json:"site,omitempty"`
 }
 
 // Refusal defines model for Refusal.

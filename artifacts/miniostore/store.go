@@ -42,7 +42,11 @@ func New(_ context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, credentials: newCredentials(cfg), transport: bucket.NewTransport(cfg.ResponseTimeout)}
+	tr, err := bucket.NewTransport(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg, credentials: newCredentials(cfg), transport: tr}
 	client, err := s.newClient(cfg.Endpoint)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,10 @@ func New(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	tr := bucket.NewTransport(cfg.ResponseTimeout)
+	tr, err := bucket.NewTransport(cfg)
+	if err != nil {
+		return nil, err
+	}
 	base, err := awsConfig(ctx, cfg, tr.Client())
 	if err != nil {
 		return nil, err

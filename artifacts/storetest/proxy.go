@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"crypto/x509"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -30,15 +31,18 @@ type fault struct {
 
 // proxy is an HTTP proxy in front of a store. It keeps the Host header, so signatures stay good.
 type proxy struct {
-	url     string
-	forward *httputil.ReverseProxy
+	url         string
+	forward     *httputil.ReverseProxy
+	certificate *x509.Certificate // with TLS
 
 	mu    sync.Mutex
 	fault fault
 	hits  int // requests that the fault was applied to
 }
 
-func newProxy(t *testing.T, target string) *proxy {
+func newProxy(t *testing.T, target string) *proxy { return startProxy(t, target, false) }
+
+func startProxy(t *testing.T, target string, withTLS bool) *proxy {
 	t.Helper()
 	to, err := url.Parse(target)
 	if err != nil {
@@ -53,8 +57,14 @@ func newProxy(t *testing.T, target string) *proxy {
 		Transport:    &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}}
-	server := httptest.NewServer(p)
+	server := httptest.NewUnstartedServer(p)
 	t.Cleanup(server.Close)
+	if withTLS {
+		server.StartTLS()
+		p.certificate = server.Certificate()
+	} else {
+		server.Start()
+	}
 	p.url = server.URL
 	return p
 }

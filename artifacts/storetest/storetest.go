@@ -85,8 +85,15 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"ListMultiparts1001", nil, testListMultiparts1001},
 		{"ListParts1001", nil, testListParts1001},
 		{"ReadDigest", nil, testReadDigest},
+		{"TLS", nil, func(t *testing.T, f fixture) { testTLS(t, f, open) }},
 		{"DeleteAllVersions", []testenv.BucketOption{testenv.Versioned()}, testDeleteAllVersions},
 		{"DeleteRetained", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetained},
+	}
+	if server == testenv.MinIO { // the one that gives temporary credentials
+		t.Run("SessionToken", func(t *testing.T) {
+			t.Parallel()
+			testSessionToken(t, testenv.Bucket(t, server), open)
+		})
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

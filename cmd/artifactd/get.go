@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/client"
@@ -22,7 +21,8 @@ func (p *Program) getCommand() *cobra.Command {
 		Use:   "get NAME [PATH]",
 		Short: "Download the current version, or one file of it",
 		Long: `Download the current version, or one file of it. Bytes are verified against their published digest
-before anything takes the place of a file that exists. -O names a file, a folder or, as "-", standard
+before anything takes the place of a file that exists; of a whole version, what is there already and
+right is not fetched again. -O names a file, a folder or, as "-", standard
 output; without it files go to the current folder under their own names. What goes to standard
 output, or to anything that is not a regular file, is verified too, but cannot be taken back: check
 the exit code.`,
@@ -58,7 +58,7 @@ func (p *Program) get(ctx context.Context, name, path, out string) error {
 	for _, f := range files {
 		total += f.Size
 	}
-	bar := p.progress("receiving", total)
+	bar := p.progress("receiving", total, len(files))
 	defer bar.stop()
 	single := path != "" || len(files) == 1
 	if single && isStdout(out) {
@@ -68,7 +68,7 @@ func (p *Program) get(ctx context.Context, name, path, out string) error {
 	case out == "-" && !single:
 		return fmt.Errorf("%w: version %s has %d files; name one of them to write it to standard output", errUsage, version.Version, len(files))
 	case out == "-":
-		return c.Download(ctx, files[0], p.Stdout, bar.add)
+		return c.Download(ctx, files[0], p.Stdout, bar.file(files[0].Path, files[0].Size))
 	case single && !isFolder(out):
 		return getOne(ctx, c, files[0], fileDestination(out, files[0].Path), bar)
 	case single:
@@ -223,7 +223,7 @@ func getInto(ctx context.Context, c *client.Client, f types.File, dest string, b
 			err = closeErr
 		}
 	}()
-	return c.Download(ctx, f, w, bar.add)
+	return c.Download(ctx, f, w, bar.file(f.Path, f.Size))
 }
 
 // getVerified downloads f as temp, which is gone again when that fails.
@@ -240,7 +240,7 @@ func getVerified(ctx context.Context, c *client.Client, f types.File, root *os.R
 			_ = root.Remove(temp) // the error that counts is the one before
 		}
 	}()
-	err = c.Download(ctx, f, w, bar.add)
+	err = c.Download(ctx, f, w, bar.file(f.Path, f.Size))
 	if err == nil {
 		err = w.Sync()
 	}
@@ -248,63 +248,4 @@ func getVerified(ctx context.Context, c *client.Client, f types.File, root *os.R
 		return unwritable(root.Name(), err)
 	}
 	return err
-}
-
-// getAll downloads every file of a version into dir. All are verified in a folder of their own
-// before the first is renamed into place. Paths come from whoever published: os.Root keeps them, and
-// links that lie in dir already, from leading out of it.
-func getAll(ctx context.Context, c *client.Client, files []types.File, dir string, bar *bar) (err error) {
-	if dir == "" {
-		dir = "."
-	}
-	root, err := openFolder(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	staging := temporaryName("get")
-	if err := root.Mkdir(staging, 0o700); err != nil {
-		return unwritable(dir, err)
-	}
-	defer func() {
-		if removeErr := root.RemoveAll(staging); err == nil {
-			err = removeErr
-		}
-	}()
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(client.DefaultParallel)
-	for i, f := range files {
-		group.Go(func() error { return getVerified(ctx, c, f, root, stagedName(staging, i), bar) })
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	for i, f := range files {
-		if err := placeBelow(root, stagedName(staging, i), f.Path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func stagedName(staging string, i int) string { return fmt.Sprintf("%s/%d", staging, i) }
-
-func placeBelow(root *os.Root, temp, path string) error {
-	name := filepath.FromSlash(path)
-	if !filepath.IsLocal(name) {
-		return fmt.Errorf("the version has a file %q, which leads out of the folder; get it by name with -O", path)
-	}
-	if dir := filepath.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o777); err != nil {
-			return err
-		}
-	}
-	mode := fs.FileMode(0)
-	switch info, err := root.Lstat(name); {
-	case err == nil && info.Mode().IsRegular():
-		mode = info.Mode().Perm()
-	case err == nil:
-		return fmt.Errorf("%s is there and is not a regular file; move it away or choose another folder", name)
-	}
-	return place(root, temp, name, mode)
 }

@@ -20,7 +20,7 @@ func (p *Program) pointerCommand() *cobra.Command {
 func (p *Program) pointerCreateCommand() *cobra.Command {
 	var keepVersions int32
 	var keepSeconds int64
-	var public bool
+	var public, site bool
 	var labels []string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a pointer, or change its settings", Args: cobra.ExactArgs(1),
@@ -36,6 +36,9 @@ func (p *Program) pointerCreateCommand() *cobra.Command {
 		}
 		if cmd.Flags().Changed("public") {
 			s.Public = &public
+		}
+		if cmd.Flags().Changed("site") {
+			s.Site = &site
 		}
 		if cmd.Flags().Changed("label") {
 			all, err := parseLabels(labels)
@@ -53,6 +56,7 @@ func (p *Program) pointerCreateCommand() *cobra.Command {
 	cmd.Flags().Int32Var(&keepVersions, "keep-versions", 5, "displaced versions kept whatever their age")
 	cmd.Flags().Int64Var(&keepSeconds, "keep-seconds", 86400, "seconds that a displaced version is kept at least")
 	cmd.Flags().BoolVar(&public, "public", false, "readable without an access token")
+	cmd.Flags().BoolVar(&site, "site", false, "browsers show its files, and index.html for a folder, without scripts")
 	cmd.Flags().StringArrayVar(&labels, "label", nil, "key=value; can be repeated; replaces all labels")
 	return p.clientCommand(cmd)
 }

@@ -31,7 +31,10 @@ type Program struct {
 	// Flags that several commands have.
 	data   string
 	format string
-	remote remote
+	quiet  bool
+
+	progressEvery time.Duration // see there; 0 outside of tests
+	remote        remote
 }
 
 // defaultData is the folder of `dev`, in the current one.
@@ -83,6 +86,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 	}
 	root.PersistentFlags().StringVar(&p.data, "data", defaultData, "folder of \"artifactd dev\", and where its client.env is found")
 	root.PersistentFlags().StringVarP(&p.format, "output", "o", "table", "table or json")
+	root.PersistentFlags().BoolVarP(&p.quiet, "quiet", "q", false, "no progress and no remarks: errors alone")
 	root.AddCommand(p.devCommand(), p.serveCommand(), p.migrateCommand(), p.tokenCommand())
 	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.runCommand(), p.getCommand(), p.watchCommand(), p.resolveCommand(), p.historyCommand(),
 		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.recoverCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand())
@@ -193,8 +197,11 @@ func (p *Program) logger(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(p.Stderr, opts))
 }
 
-// note tells a person something that is not data.
+// note tells a person something that is not data, unless that person wants to hear of errors alone.
 func (p *Program) note(format string, args ...any) {
+	if p.quiet {
+		return
+	}
 	fmt.Fprintf(p.Stderr, strings.TrimRight(format, "\n")+"\n", args...)
 }
 

@@ -89,8 +89,8 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 		return err
 	}
 	defer g.release()
-	published, err := c.PublishFiles(cmd.Context(), name, g.sources,
-		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, g.bar.add)
+	published, err := c.PublishFiles(cmd.Context(), name, g.bar.follow(g.sources),
+		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, nil)
 	g.bar.stop()
 	if err != nil {
 		return err
@@ -158,14 +158,14 @@ func (p *Program) gather(ctx context.Context, paths []string, piped bool, name s
 		}
 		g.sources, pipedBytes = append(g.sources, src), src.Size
 	}
-	g.bar = p.progress("hashing", total+pipedBytes)
+	g.bar = p.progress("hashing", total+pipedBytes, len(named)+len(g.sources))
 	g.bar.add(pipedBytes)
 	hashed, err := hashSources(ctx, named, g.bar)
 	if err != nil {
 		return nil, err
 	}
 	g.sources = append(g.sources, hashed...)
-	g.bar.next("sending", total+pipedBytes)
+	g.bar.next("sending", total+pipedBytes, len(g.sources))
 	return g, nil
 }
 
@@ -300,7 +300,10 @@ func holderOr(given string) string {
 }
 
 // namedFile is a file of this machine and its path in the version.
-type namedFile struct{ file, path string }
+type namedFile struct {
+	file, path string
+	size       int64 // bytes, when it was found
+}
 
 // walkSources finds the files behind the arguments, and how many bytes they have.
 func walkSources(args []string) (files []namedFile, total int64, err error) {
@@ -310,7 +313,7 @@ func walkSources(args []string) (files []namedFile, total int64, err error) {
 			return fmt.Errorf("%w: %s and %s would both be named %s; publish their folder instead", errUsage, other, file, path)
 		}
 		origin[path] = file
-		files = append(files, namedFile{file, path})
+		files = append(files, namedFile{file, path, info.Size()})
 		total += info.Size()
 		return nil
 	}
@@ -363,7 +366,8 @@ func hashSources(ctx context.Context, files []namedFile, bar *bar) ([]client.Sou
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, f := range files {
 		group.Go(func() error {
-			src, err := client.FileSource(ctx, f.file, f.path, func(n int) { bar.add(int64(n)) })
+			tell := bar.file(f.path, f.size)
+			src, err := client.FileSource(ctx, f.file, f.path, func(n int) { tell(int64(n)) })
 			src.MediaType = mime.TypeByExtension(filepath.Ext(f.path))
 			sources[i] = src
 			return err

@@ -156,7 +156,7 @@ func (p *Program) publishMade(ctx context.Context, j job, k *client.Keeper) (cli
 	if err != nil {
 		return none, fmt.Errorf("the command succeeded, but what it should have made cannot be published: %w", err)
 	}
-	bar := p.progress("hashing", total)
+	bar := p.progress("hashing", total, len(named))
 	defer bar.stop()
 	kept, cancel := context.WithCancelCause(k.Context())
 	defer cancel(nil)
@@ -165,8 +165,8 @@ func (p *Program) publishMade(ctx context.Context, j job, k *client.Keeper) (cli
 	if err != nil {
 		return none, err
 	}
-	bar.next("sending", total)
-	published, err := j.client.PublishKept(ctx, k, sources, j.publication, bar.add)
+	bar.next("sending", total, len(sources))
+	published, err := j.client.PublishKept(ctx, k, bar.follow(sources), j.publication, nil)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("interrupted before it was published: %w", err)
 	}

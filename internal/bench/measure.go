@@ -61,6 +61,10 @@ func benchmarks() []benchmark {
 			what: "files of 1 KiB (-files of them), published by the command's client", peer: "raw PUTs of them, as many at once",
 		},
 		{
+			name: "again", goal: 5, prepare: prepareAgain, most: 1,
+			what: "files of a version of many (-files), published again with 10 of them changed", peer: "the same with all of them changed",
+		},
+		{
 			// At most 1.2 times as long.
 			name: "flip", goal: 1 / 1.2, prepare: prepareFlip, most: 2,
 			what: "the request that publishes a sealed version of many files (-files)", peer: "that of a version of one file",

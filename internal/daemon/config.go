@@ -89,6 +89,10 @@ type S3Config struct {
 	AccessKeyID, SecretAccessKey string
 	// SessionToken belongs to temporary static credentials.
 	SessionToken string
+	// CAFile is a PEM file with certificate authorities that are trusted for the store besides those
+	// of the system: for a store with a certificate of the company's own. Clients that are sent to
+	// the store need to trust it too.
+	CAFile string
 	// PathStyle puts the bucket into the path instead of the host name, as most stores other than
 	// AWS need it.
 	PathStyle bool
@@ -169,6 +173,7 @@ func (c *S3Config) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.AccessKeyID, "s3-access-key-id", c.AccessKeyID, "static credentials; empty for the AWS default chain")
 	fs.StringVar(&c.SecretAccessKey, "s3-secret-access-key", c.SecretAccessKey, "static credentials (better given by environment)")
 	fs.StringVar(&c.SessionToken, "s3-session-token", c.SessionToken, "session token of temporary credentials")
+	fs.StringVar(&c.CAFile, "s3-ca-file", c.CAFile, "PEM file with authorities to trust for the store, besides the system's")
 	fs.BoolVar(&c.PathStyle, "s3-path-style", c.PathStyle, "bucket in the path instead of the host name")
 }
 

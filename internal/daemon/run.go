@@ -265,7 +265,7 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool) (err error) {
 func (c *S3Config) driverConfig() s3store.Config {
 	return s3store.Config{
 		Endpoint: c.Endpoint, PublicEndpoint: c.PublicEndpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
-		AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken, PathStyle: c.PathStyle,
+		AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken, PathStyle: c.PathStyle, CAFile: c.CAFile,
 	}
 }
 

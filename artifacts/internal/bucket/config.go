@@ -1,9 +1,11 @@
 package bucket
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"time"
 )
 
@@ -24,6 +26,9 @@ type Config struct {
 	// PathStyle puts the bucket in the path instead of the host name. Most stores other than
 	// Amazon's need it.
 	PathStyle bool
+	// CAFile names a PEM file with the authorities whose certificates are trusted for the endpoint,
+	// besides those that the system trusts. Empty: the system's alone.
+	CAFile string
 	// Prefix is the installation's key prefix, empty or ending in "/". Only the objects of
 	// EnforcesSignedDigest's probe are named by it; all other calls are given whole keys.
 	Prefix string
@@ -64,4 +69,23 @@ func (c *Config) Validate() error {
 		c.MaxAttempts = 6
 	}
 	return nil
+}
+
+// roots are the authorities to trust; nil means those of the system.
+func (c *Config) roots() (*x509.CertPool, error) {
+	if c.CAFile == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("s3: read the authorities to trust: %w", err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool() // a system without any
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("s3: %s has no certificate in it: give a PEM file", c.CAFile)
+	}
+	return pool, nil
 }

@@ -40,14 +40,14 @@ var outcomes = map[string]error{
 	"QuotaExceeded":                ErrFull,
 }
 
-// Faults of the set-up. They are nobody's business but the operator's, so they have no sentinel
-// in package artifacts: to callers they are failures, and trying again does not help.
+// Faults of the set-up. Most are nobody's business but the operator's, and have no sentinel in
+// package artifacts: to callers they are failures, and trying again does not help.
 var (
 	ErrNoBucket = errors.New("the bucket does not exist: create it, or correct the bucket's name")
-	ErrDenied   = errors.New("the store refused access: check the access key, and that it may read, write, list and delete in the bucket")
+	ErrDenied   = artifacts.ErrStoreDenied
 	ErrRegion   = errors.New("the bucket lies in another region: correct the region")
 	ErrClock    = errors.New("the store's clock and this machine's are too far apart: set this machine's clock")
-	ErrFull     = errors.New("the store has no space left: free some, or raise the quota")
+	ErrFull     = artifacts.ErrStoreFull
 	ErrRefused  = errors.New("the store refused the request")
 	ErrBody     = errors.New("read the bytes to store")
 	ErrRequest  = errors.New("the request could not be made")

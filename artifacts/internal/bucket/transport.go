@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"time"
@@ -21,8 +22,13 @@ type Transport struct {
 	silence time.Duration
 }
 
-// NewTransport makes a transport that bounds the silence of the peer.
-func NewTransport(silence time.Duration) *Transport {
+// NewTransport makes a transport that bounds the silence of the peer, as the configuration says.
+func NewTransport(c Config) (*Transport, error) {
+	roots, err := c.roots()
+	if err != nil {
+		return nil, err
+	}
+	silence := c.ResponseTimeout
 	dialer := &net.Dialer{Timeout: min(silence, 10*time.Second), KeepAlive: 15 * time.Second}
 	return &Transport{silence: silence, Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
@@ -43,7 +49,8 @@ func NewTransport(silence time.Duration) *Transport {
 		WriteBufferSize:       bufferSize,
 		// Compression would change lengths and digests.
 		DisableCompression: true,
-	}}
+		TLSClientConfig:    &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+	}}, nil
 }
 
 // Client is an HTTP client on the transport, for requests that are signed already.

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/artifactd/artifactd/api/types"
+	"github.com/artifactd/artifactd/client"
+)
+
+// getAll downloads every file of a version into dir, but for those that are there already. All are
+// verified in a folder of their own before the first is renamed into place. Paths come from whoever
+// published: os.Root keeps them, and links that lie in dir already, from leading out of it.
+func getAll(ctx context.Context, c *client.Client, files []types.File, dir string, bar *bar) (err error) {
+	if dir == "" {
+		dir = "."
+	}
+	root, err := openFolder(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	staging := temporaryName("get")
+	if err := root.Mkdir(staging, 0o700); err != nil {
+		return unwritable(dir, err)
+	}
+	defer func() {
+		if removeErr := root.RemoveAll(staging); err == nil {
+			err = removeErr
+		}
+	}()
+	if one, other, ok := sameButForCase(files); ok && foldsCase(root, staging) {
+		return fmt.Errorf("%q and %q differ only in upper and lower case, which %s does not keep apart; choose a place that does, or get them one by one with -O", one, other, dir)
+	}
+	missing, err := fetch(ctx, c, files, root, staging, bar)
+	if err != nil {
+		return err
+	}
+	for i, f := range files {
+		if !missing[i] {
+			continue
+		}
+		if err := placeBelow(root, stagedName(staging, i), f.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetch downloads what is not there, and tells what that was.
+func fetch(ctx context.Context, c *client.Client, files []types.File, root *os.Root, staging string, bar *bar) ([]bool, error) {
+	missing := make([]bool, len(files))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(client.DefaultParallel)
+	for i, f := range files {
+		group.Go(func() error {
+			there, err := isThere(ctx, root, f)
+			if there {
+				bar.file(f.Path, f.Size)(f.Size)
+			}
+			if there || err != nil {
+				return err
+			}
+			missing[i] = true
+			return getVerified(ctx, c, f, root, stagedName(staging, i), bar)
+		})
+	}
+	return missing, group.Wait()
+}
+
+// isThere reports whether a file lies in its place already, right to the last byte. One that cannot
+// be read is fetched.
+func isThere(ctx context.Context, root *os.Root, f types.File) (bool, error) {
+	name := filepath.FromSlash(f.Path)
+	info, err := root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() || info.Size() != f.Size {
+		return false, nil
+	}
+	r, err := root.Open(name)
+	if err != nil {
+		return false, nil
+	}
+	defer r.Close()
+	digest, err := client.DigestOf(ctx, r)
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	return err == nil && digest == f.Digest, nil
+}
+
+// sameButForCase finds two paths that are one where case is not told apart.
+func sameButForCase(files []types.File) (one, other string, found bool) {
+	seen := make(map[string]string, len(files))
+	for _, f := range files {
+		folded := strings.ToLower(strings.ToUpper(f.Path))
+		if first, ok := seen[folded]; ok {
+			return first, f.Path, true
+		}
+		seen[folded] = f.Path
+	}
+	return "", "", false
+}
+
+// foldsCase reports whether a folder takes a name in capital letters for the same one. name is in it.
+func foldsCase(root *os.Root, name string) bool {
+	a, err := root.Stat(name)
+	if err != nil {
+		return false
+	}
+	b, err := root.Stat(strings.ToUpper(name))
+	return err == nil && os.SameFile(a, b)
+}
+
+func stagedName(staging string, i int) string { return fmt.Sprintf("%s/%d", staging, i) }
+
+func placeBelow(root *os.Root, temp, path string) error {
+	name := filepath.FromSlash(path)
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("the version has a file %q, which leads out of the folder; get it by name with -O", path)
+	}
+	if dir := filepath.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o777); err != nil {
+			return err
+		}
+	}
+	mode := fs.FileMode(0)
+	switch info, err := root.Lstat(name); {
+	case err == nil && info.Mode().IsRegular():
+		mode = info.Mode().Perm()
+	case err == nil:
+		return fmt.Errorf("%s is there and is not a regular file; move it away or choose another folder", name)
+	}
+	return place(root, temp, name, mode)
+}
