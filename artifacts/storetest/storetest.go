@@ -87,6 +87,7 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"ReadDigest", nil, testReadDigest},
 		{"DeleteAllVersions", []testenv.BucketOption{testenv.Versioned()}, testDeleteAllVersions},
 		{"DeleteRetained", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetained},
+		{"DeleteRetainedByDefault", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetainedByDefault},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
