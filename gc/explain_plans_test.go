@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/artifactd/artifactd/internal/testenv"
+	"github.com/artifactd/artifactd/pointer"
 )
 
 // catalogueRows is how large the catalogue of the plans' test is: large enough for the planner to
@@ -82,18 +83,18 @@ type planner struct {
 
 func newPlanner(t *testing.T, db *testenv.DB) *planner {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(db.URL)
+	pool, err := pointer.PoolConfig(db.URL) // with the settings that the service asks for
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &planner{t: t}
+	p, cfg := &planner{t: t}, pool.ConnConfig
 	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { p.plans = append(p.plans, n.Message) }
 	if p.conn, err = pgx.ConnectConfig(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.conn.Close(t.Context()) })
 	for _, sql := range []string{"LOAD 'auto_explain'", "SET auto_explain.log_min_duration = 0", "SET auto_explain.log_nested_statements = on",
-		"SET auto_explain.log_analyze = on", "SET auto_explain.log_timing = off", "SET auto_explain.log_format = json", "SET client_min_messages = log"} {
+		"SET auto_explain.log_analyze = on", "SET auto_explain.log_timing = off", "SET auto_explain.log_format = json", "SET client_min_messages = log", "SET statement_timeout = 0"} {
 		p.exec(sql)
 	}
 	return p
@@ -126,9 +127,13 @@ func (p *planner) call(limit float64, what, sql string, args ...any) {
 		var plan struct {
 			Query string `json:"Query Text"`
 			Plan  node
+			JIT   any
 		}
 		if err := json.Unmarshal([]byte(text), &plan); err != nil {
 			p.t.Fatalf("%s: %v in %s", what, err, text)
+		}
+		if plan.JIT != nil {
+			p.t.Errorf("%s is compiled, which takes longer than everything else in it: %.200s", what, plan.Query)
 		}
 		plan.Plan.walk(func(n node) {
 			touched := (n.Rows + n.Removed) * n.Loops

@@ -62,6 +62,9 @@ func PoolConfig(databaseURL string) (*pgxpool.Config, error) {
 	setDefault(params, "application_name", "artifactd")
 	setDefault(params, "statement_timeout", "12000")                   // ms; below DecisionTimeout
 	setDefault(params, "idle_in_transaction_session_timeout", "10000") // ms; frees row locks
+	// Every statement here is short. The functions that must not scan switch scans off, which makes
+	// the few that there are look so dear that Postgres would compile them: most of a second each.
+	setDefault(params, "jit", "off")
 	cfg.ConnConfig.OnNotice = noteUnreplicated
 	return cfg, nil
 }

@@ -60,6 +60,24 @@ func benchmarks() []benchmark {
 			name: "flip", goal: 1 / 1.2, prepare: prepareFlip, most: 2,
 			what: "the request that publishes a sealed version of many files (-files)", peer: "that of a version of one file",
 		},
+		{
+			name: "collect", goal: 0.8, prepare: prepareCollect, most: 2,
+			what: "objects of dead generations (-dead) collected beside a catalogue (-live)", peer: "batch deletes of as many objects from the same store",
+		},
+		{
+			// At most 1.2 times as long.
+			name: "catalogue", goal: 1 / 1.2, prepare: prepareCatalogue, most: 2,
+			what: "the same collection beside a large catalogue (-live)", peer: "beside a small one, of 10,000 files at most",
+		},
+		{
+			// At most 1.5 times as long.
+			name: "beside", goal: 1 / 1.5, prepare: prepareBeside, most: 3,
+			what: "1/p99 of publishes of 1 KiB, 4 workers, while a collection runs (-dead)", peer: "with an idle collector",
+		},
+		{
+			name: "reconcile", goal: 0.8, prepare: prepareReconcile, most: 2,
+			what: "objects (-objects) compared with the catalogue", peer: "the bare listing of them",
+		},
 	}
 }
 
@@ -115,7 +133,9 @@ func measure(ctx context.Context, s *stack, b benchmark, o options, stderr io.Wr
 			}
 		}
 	}
-	return newResult(b, a, p), nil
+	r := newResult(b, a, p)
+	r.Notes = s.notes[b.name]
+	return r, nil
 }
 
 // profiled has the service profile itself while run does, if that was asked for.
