@@ -165,58 +165,70 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Takes up to p_limit files from the manifest of one collecting generation, and what no other
--- file names to the ledger, in one transaction. A manifest that an uncollected generation shares
--- stays. Status: worked, idle (no collecting generation is free). A plan names the one generation.
+-- Takes up to p_limit files from the manifests of collecting generations, and what no other file
+-- names to the ledger, in one transaction. A manifest that an uncollected generation shares stays.
+-- Status: worked, idle (no collecting generation is free). A plan names the one generation.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_files(
     p_limit integer, p_landing_seconds double precision, p_plan_id uuid DEFAULT NULL, p_generation_id uuid DEFAULT NULL,
-    OUT status text, OUT reason text, OUT finished boolean, OUT artifacts integer, OUT bytes bigint
+    OUT status text, OUT finished boolean, OUT artifacts integer, OUT bytes bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-DECLARE g generation; v_ids uuid[]; v_taken integer;
+DECLARE
+    g generation; v_shared boolean; v_ids uuid[]; v_taken integer; v_left integer := p_limit;
+    v_all uuid[] := '{}'; v_reasons text[] := '{}'; v_reason text; b record;
 BEGIN
     PERFORM begin_decision();
     PERFORM check_grace(p_landing_seconds);
-    artifacts := 0; bytes := 0;
-    IF p_generation_id IS NULL THEN
-        SELECT * INTO g FROM generation
-         WHERE collecting_at IS NOT NULL AND collected_at IS NULL
-         ORDER BY collecting_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-    ELSE
-        SELECT * INTO g FROM generation
-         WHERE generation_id = p_generation_id AND collecting_at IS NOT NULL AND collected_at IS NULL
-           FOR NO KEY UPDATE SKIP LOCKED;
-    END IF;
-    IF NOT FOUND THEN status := 'idle'; RETURN; END IF;
-    status := 'worked';
-    reason := CASE WHEN g.state = 'published' THEN 'displaced' ELSE g.state END;
-    -- Two collectors at two shares of one manifest go one after the other: each would take the
-    -- other's share for a reason to leave the files, and nobody would come again.
-    IF EXISTS (SELECT 1 FROM generation WHERE manifest_id = g.manifest_id AND manifest_id <> generation_id)
-       OR g.manifest_id <> g.generation_id THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended('artifactd manifest ' || g.manifest_id, 0));
-    END IF;
-    IF NOT EXISTS (
-        SELECT 1 FROM generation h
-         WHERE (h.generation_id = g.manifest_id OR (h.manifest_id = g.manifest_id AND h.manifest_id <> h.generation_id))
-           AND h.generation_id <> g.generation_id AND h.collected_at IS NULL) THEN
-        WITH taken AS (
-            DELETE FROM manifest_file m
-             WHERE m.manifest_id = g.manifest_id AND m.path IN (
-                SELECT m2.path FROM manifest_file m2 WHERE m2.manifest_id = g.manifest_id ORDER BY m2.path LIMIT p_limit)
-            RETURNING m.artifact_id)
-        SELECT array_agg(DISTINCT artifact_id), count(*) INTO v_ids, v_taken FROM taken;
-        IF v_ids IS NOT NULL THEN
-            SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, reason, p_landing_seconds, p_plan_id) b;
+    status := 'idle'; artifacts := 0; bytes := 0;
+    LOOP
+        IF p_generation_id IS NULL THEN
+            SELECT * INTO g FROM generation
+             WHERE collecting_at IS NOT NULL AND collected_at IS NULL
+             ORDER BY collecting_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        ELSE
+            SELECT * INTO g FROM generation
+             WHERE generation_id = p_generation_id AND collecting_at IS NOT NULL AND collected_at IS NULL
+               FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
-        finished := v_taken < p_limit;
-    ELSE
+        EXIT WHEN NOT FOUND;
+        -- Two collectors at two shares of one manifest go one after the other: each would take the
+        -- other's share for a reason to leave the files, and nobody would come again. A transaction
+        -- that waits for that holds nothing that anybody else may wait for.
+        v_shared := g.manifest_id <> g.generation_id
+                 OR EXISTS (SELECT 1 FROM generation WHERE manifest_id = g.manifest_id AND manifest_id <> generation_id);
+        EXIT WHEN v_shared AND status = 'worked';
+        status := 'worked';
+        IF v_shared THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('artifactd manifest ' || g.manifest_id, 0));
+        END IF;
         finished := true;
-    END IF;
-    IF finished THEN
-        UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
-    END IF;
+        IF NOT EXISTS (
+            SELECT 1 FROM generation h
+             WHERE (h.generation_id = g.manifest_id OR (h.manifest_id = g.manifest_id AND h.manifest_id <> h.generation_id))
+               AND h.generation_id <> g.generation_id AND h.collected_at IS NULL) THEN
+            WITH taken AS (
+                DELETE FROM manifest_file m
+                 WHERE m.manifest_id = g.manifest_id AND m.path IN (
+                    SELECT m2.path FROM manifest_file m2 WHERE m2.manifest_id = g.manifest_id ORDER BY m2.path LIMIT v_left)
+                RETURNING m.artifact_id)
+            SELECT array_agg(DISTINCT artifact_id), count(*) INTO v_ids, v_taken FROM taken;
+            finished := v_taken < v_left;
+            v_left := v_left - v_taken;
+            v_all := v_all || v_ids;
+            v_reasons := v_reasons || array_fill(CASE WHEN g.state = 'published' THEN 'displaced' ELSE g.state END, ARRAY[coalesce(array_length(v_ids, 1), 0)]);
+        END IF;
+        IF finished THEN
+            UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
+        END IF;
+        EXIT WHEN NOT finished OR v_shared OR p_generation_id IS NOT NULL;
+    END LOOP;
+    -- All artifacts' locks in one order, whatever generations they come from.
+    PERFORM 1 FROM artifact WHERE artifact_id = ANY (v_all) ORDER BY artifact_id FOR UPDATE;
+    FOR v_reason, v_ids IN SELECT r.reason, array_agg(r.id) FROM unnest(v_all, v_reasons) r (id, reason) GROUP BY r.reason LOOP
+        SELECT * INTO b FROM bury_artifacts(v_ids, v_reason, p_landing_seconds, p_plan_id);
+        artifacts := artifacts + b.artifacts; bytes := bytes + b.bytes;
+    END LOOP;
 END $$;
 -- +goose StatementEnd
 
