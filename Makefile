@@ -14,7 +14,7 @@ TEST_TIMEOUT  ?= 25m
 TEST_FLAGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test lint generate bench mutants vuln clean postgres faketime minio
+.PHONY: help dev build test lint generate bench plans mutants vuln clean postgres faketime minio
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,14 @@ lint: ## gofmt, vet, staticcheck, generated code is current, no test is skipped
 generate: ## write the generated code anew
 	$(GO) generate ./...
 
+# One benchmark and its sizes: make bench BENCH_FLAGS='-only collect -dead 100000 -live 1000000'.
+BENCH_FLAGS ?=
+
 bench: postgres ## speed against bare echo, pgbench, raw PUTs and the SDK, as ratios (minutes)
-	$(GO) run ./internal/bench
+	$(GO) run ./internal/bench $(BENCH_FLAGS)
+
+plans: postgres ## no statement of collection reads a table of a million rows from end to end (minutes)
+	$(GO) test ./gc -count=1 -run TestExplainEachStatement -args -catalogue 1000000
 
 mutants: postgres faketime minio ## break the protocol line by line; a named test must notice each
 	$(GO) run ./internal/mutants

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"github.com/artifactd/artifactd/artifacts"
@@ -240,13 +241,34 @@ func (c *Collector) collect(ctx context.Context, grace time.Duration, report *Re
 	if err := c.markDue(ctx, grace, report); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context, *Report) error{c.takeFiles, c.takeUnnamed, c.deleteAllDue, c.forget, c.measureLedger} {
-		if err := step(ctx, report); err != nil {
-			return err
-		}
+	if err := c.takeAndDelete(ctx, report); err != nil {
+		return err
 	}
-	return nil
+	if err := c.forget(ctx, report); err != nil {
+		return err
+	}
+	return c.measureLedger(ctx, report)
 }
+
+// takeAndDelete empties what is marked into the ledger and, beside that, the ledger into the store: a
+// word tells of each batch that is there.
+func (c *Collector) takeAndDelete(ctx context.Context, report *Report) error {
+	words := make(chan struct{}, wordsAhead)
+	var taken Report
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(words)
+		return errors.Join(c.takeFiles(ctx, &taken, words), c.takeUnnamed(ctx, &taken))
+	})
+	g.Go(func() error { return c.deleteDue(ctx, nil, report, words) })
+	err := g.Wait()
+	report.Skipped += taken.Skipped
+	return err
+}
+
+// wordsAhead is how many batches the ledger may be ahead of the store before it waits for it: what
+// is not in the ledger yet is found by its marks.
+const wordsAhead = 16
 
 // dryRun makes a plan and reports what it says.
 func (c *Collector) dryRun(ctx context.Context, run RunOptions, report *Report) error {

@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,45 +32,42 @@ type claimed struct {
 	at          time.Time
 }
 
-// deleteAllDue deletes all of the ledger's due keys.
-func (c *Collector) deleteAllDue(ctx context.Context, report *Report) error {
-	return c.deleteDue(ctx, nil, report)
+// deleteDue deletes the ledger's due keys from the store, in batches, several at once; of a plan only
+// those that it brought there. It takes a batch for each word that comes, and when no more words come
+// it takes what is left.
+func (c *Collector) deleteDue(ctx context.Context, plan *uuid.UUID, report *Report, words <-chan struct{}) error {
+	var mu sync.Mutex // guards report
+	g, ctx := errgroup.WithContext(ctx)
+	for range c.opts.Parallel {
+		g.Go(func() error {
+			for {
+				_, more := <-words
+				batch, err := c.claim(ctx, plan)
+				if err != nil {
+					return err
+				}
+				if len(batch) > 0 {
+					var part Report
+					err = c.deleteBatch(ctx, batch, &part)
+					mu.Lock()
+					report.add(&part)
+					c.note(ctx, report)
+					mu.Unlock()
+				}
+				if err != nil || !more && len(batch) < c.opts.Batch {
+					return err
+				}
+			}
+		})
+	}
+	return g.Wait()
 }
 
-// deleteDue deletes the ledger's due keys from the store, in batches, several requests at once; of
-// a plan only those that it brought there.
-func (c *Collector) deleteDue(ctx context.Context, plan *uuid.UUID, report *Report) error {
-	for {
-		c.note(ctx, report)
-		batches := make([][]claimed, 0, c.opts.Parallel)
-		for range c.opts.Parallel {
-			batch, err := c.claim(ctx, plan)
-			if err != nil {
-				return err
-			}
-			if len(batch) > 0 {
-				batches = append(batches, batch)
-			}
-			if len(batch) < c.opts.Batch {
-				break
-			}
-		}
-		results := make([]Report, len(batches))
-		g, gctx := errgroup.WithContext(ctx)
-		for i, batch := range batches {
-			g.Go(func() error { return c.deleteBatch(gctx, batch, &results[i]) })
-		}
-		err := g.Wait()
-		for i := range results {
-			report.add(&results[i])
-		}
-		if err != nil {
-			return err
-		}
-		if len(batches) < c.opts.Parallel {
-			return nil
-		}
-	}
+// noWords has deleteDue take what is there.
+func noWords() <-chan struct{} {
+	words := make(chan struct{})
+	close(words)
+	return words
 }
 
 // claim takes a batch of due keys. The pause that the rate asks for comes first, so that it does not

@@ -74,12 +74,21 @@ func (c *Collector) markDue(ctx context.Context, grace time.Duration, report *Re
 	}
 }
 
-// takeFiles empties the manifests of collecting generations into the ledger.
-func (c *Collector) takeFiles(ctx context.Context, report *Report) error {
+// takeFiles empties the manifests of collecting generations into the ledger, and gives a word for
+// each batch of keys that is there.
+func (c *Collector) takeFiles(ctx context.Context, report *Report, words chan<- struct{}) error {
+	ready := 0
 	return c.untilIdle(ctx, report, func(ctx context.Context) (bool, error) {
 		var status string
-		var buried int64
+		var buried int
 		err := c.pool.QueryRow(ctx, filesSQL, c.opts.Batch, c.opts.LandingGrace.Seconds()).Scan(&status, &buried)
+		for ready += buried; ready >= c.opts.Batch; ready -= c.opts.Batch {
+			select {
+			case words <- struct{}{}:
+			case <-ctx.Done():
+				return false, ctx.Err()
+			}
+		}
 		return status == "worked", err
 	})
 }

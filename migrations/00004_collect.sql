@@ -3,13 +3,14 @@
 -- locks as a publish; the order is mark, files, ledger, store, ledger row, and a crash between
 -- any two of them only repeats work.
 
--- Generations to look at, soonest due first, by pointer.
+-- Generations to look at, soonest due first, by pointer. The clock is read once: a volatile function
+-- in a comparison is no condition for an index, and every row that has a time would be read.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_due(p_limit integer) RETURNS TABLE (pointer_id bigint, generation_ids uuid[])
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
     SELECT d.pointer_id, array_agg(d.generation_id) FROM (
         SELECT g.pointer_id, g.generation_id FROM generation g
-         WHERE g.collect_at <= clock_timestamp() ORDER BY g.collect_at LIMIT p_limit) d
+         WHERE g.collect_at <= (SELECT clock_timestamp()) ORDER BY g.collect_at LIMIT p_limit) d
      GROUP BY d.pointer_id
 $$;
 -- +goose StatementEnd
@@ -165,60 +166,72 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Takes up to p_limit files from the manifest of one collecting generation, and what no other
--- file names to the ledger, in one transaction. A manifest that an uncollected generation shares
--- stays. Status: worked, idle (no collecting generation is free). A plan names the one generation.
+-- Takes up to p_limit files from the manifests of collecting generations, and what no other file
+-- names to the ledger, in one transaction. A manifest that an uncollected generation shares stays.
+-- Status: worked, idle (no collecting generation is free). A plan names the one generation.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.collect_files(
     p_limit integer, p_landing_seconds double precision, p_plan_id uuid DEFAULT NULL, p_generation_id uuid DEFAULT NULL,
-    OUT status text, OUT reason text, OUT finished boolean, OUT artifacts integer, OUT bytes bigint
+    OUT status text, OUT finished boolean, OUT artifacts integer, OUT bytes bigint
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-DECLARE g generation; v_ids uuid[]; v_taken integer;
+DECLARE
+    g generation; v_shared boolean; v_ids uuid[]; v_taken integer; v_left integer := p_limit;
+    v_all uuid[] := '{}'; v_reasons text[] := '{}'; v_reason text; b record;
 BEGIN
     PERFORM begin_collection();
     PERFORM check_grace(p_landing_seconds);
-    artifacts := 0; bytes := 0;
-    IF p_generation_id IS NULL THEN
-        SELECT * INTO g FROM generation
-         WHERE collecting_at IS NOT NULL AND collected_at IS NULL
-         ORDER BY collecting_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-    ELSE
-        SELECT * INTO g FROM generation
-         WHERE generation_id = p_generation_id AND collecting_at IS NOT NULL AND collected_at IS NULL
-           FOR NO KEY UPDATE SKIP LOCKED;
-    END IF;
-    IF NOT FOUND THEN status := 'idle'; RETURN; END IF;
-    status := 'worked';
-    reason := CASE WHEN g.state = 'published' THEN 'displaced' ELSE g.state END;
-    -- Two collectors at two shares of one manifest go one after the other: each would take the
-    -- other's share for a reason to leave the files, and nobody would come again.
-    IF EXISTS (SELECT 1 FROM generation WHERE manifest_id = g.manifest_id AND manifest_id <> generation_id)
-       OR g.manifest_id <> g.generation_id THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended('artifactd manifest ' || g.manifest_id, 0));
-    END IF;
-    IF NOT EXISTS (
-        SELECT 1 FROM generation h
-         WHERE (h.generation_id = g.manifest_id OR (h.manifest_id = g.manifest_id AND h.manifest_id <> h.generation_id))
-           AND h.generation_id <> g.generation_id AND h.collected_at IS NULL) THEN
-        WITH taken AS (
-            DELETE FROM manifest_file m
-             WHERE m.manifest_id = g.manifest_id AND m.path IN (
-                SELECT m2.path FROM manifest_file m2 WHERE m2.manifest_id = g.manifest_id ORDER BY m2.path LIMIT p_limit)
-            RETURNING m.artifact_id)
-        SELECT array_agg(DISTINCT artifact_id), count(*) INTO v_ids, v_taken FROM taken;
-        IF v_ids IS NOT NULL THEN
-            SELECT b.artifacts, b.bytes INTO artifacts, bytes FROM bury_artifacts(v_ids, reason, p_landing_seconds, p_plan_id) b;
+    status := 'idle'; artifacts := 0; bytes := 0;
+    LOOP
+        IF p_generation_id IS NULL THEN
+            SELECT * INTO g FROM generation
+             WHERE collecting_at IS NOT NULL AND collected_at IS NULL
+             ORDER BY collecting_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        ELSE
+            SELECT * INTO g FROM generation
+             WHERE generation_id = p_generation_id AND collecting_at IS NOT NULL AND collected_at IS NULL
+               FOR NO KEY UPDATE SKIP LOCKED;
         END IF;
-        finished := v_taken < p_limit;
-    ELSE
+        EXIT WHEN NOT FOUND;
+        -- Two collectors at two shares of one manifest go one after the other: each would take the
+        -- other's share for a reason to leave the files, and nobody would come again. A transaction
+        -- that waits for that holds nothing that anybody else may wait for.
+        v_shared := g.manifest_id <> g.generation_id
+                 OR EXISTS (SELECT 1 FROM generation WHERE manifest_id = g.manifest_id AND manifest_id <> generation_id);
+        EXIT WHEN v_shared AND status = 'worked';
+        status := 'worked';
+        IF v_shared THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended('artifactd manifest ' || g.manifest_id, 0));
+        END IF;
         finished := true;
-    END IF;
-    IF finished THEN
-        IF g.state = 'published' THEN PERFORM bury_record(g.generation_id, p_landing_seconds); END IF;
-        UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
-    END IF;
-    PERFORM count_decision();
+        IF NOT EXISTS (
+            SELECT 1 FROM generation h
+             WHERE (h.generation_id = g.manifest_id OR (h.manifest_id = g.manifest_id AND h.manifest_id <> h.generation_id))
+               AND h.generation_id <> g.generation_id AND h.collected_at IS NULL) THEN
+            WITH taken AS (
+                DELETE FROM manifest_file m
+                 WHERE m.manifest_id = g.manifest_id AND m.path IN (
+                    SELECT m2.path FROM manifest_file m2 WHERE m2.manifest_id = g.manifest_id ORDER BY m2.path LIMIT v_left)
+                RETURNING m.artifact_id)
+            SELECT array_agg(DISTINCT artifact_id), count(*) INTO v_ids, v_taken FROM taken;
+            finished := v_taken < v_left;
+            v_left := v_left - v_taken;
+            v_all := v_all || v_ids;
+            v_reasons := v_reasons || array_fill(CASE WHEN g.state = 'published' THEN 'displaced' ELSE g.state END, ARRAY[coalesce(array_length(v_ids, 1), 0)]);
+        END IF;
+        IF finished THEN
+            IF g.state = 'published' THEN PERFORM bury_record(g.generation_id, p_landing_seconds); END IF;
+            UPDATE generation SET collected_at = clock_timestamp() WHERE generation_id = g.generation_id;
+        END IF;
+        EXIT WHEN NOT finished OR v_shared OR p_generation_id IS NOT NULL;
+    END LOOP;
+    -- All artifacts' locks in one order, whatever generations they come from.
+    PERFORM 1 FROM artifact WHERE artifact_id = ANY (v_all) ORDER BY artifact_id FOR UPDATE;
+    FOR v_reason, v_ids IN SELECT r.reason, array_agg(r.id) FROM unnest(v_all, v_reasons) r (id, reason) GROUP BY r.reason LOOP
+        SELECT * INTO b FROM bury_artifacts(v_ids, v_reason, p_landing_seconds, p_plan_id);
+        artifacts := artifacts + b.artifacts; bytes := bytes + b.bytes;
+    END LOOP;
+    IF status = 'worked' THEN PERFORM count_decision(); END IF;
 END $$;
 -- +goose StatementEnd
 
@@ -308,14 +321,16 @@ END $$;
 CREATE FUNCTION artifactd.forget_operations(p_limit integer, OUT forgotten integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE at timestamptz;
 BEGIN
     PERFORM begin_collection();
+    at := clock_timestamp();
     DELETE FROM operation WHERE operation_id IN (
-        SELECT operation_id FROM operation WHERE recorded_at < clock_timestamp() - interval '40 days'
+        SELECT operation_id FROM operation WHERE recorded_at < at - interval '40 days'
          ORDER BY recorded_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS forgotten = ROW_COUNT;
-    DELETE FROM gc_run WHERE started_at < clock_timestamp() - interval '40 days';
-    DELETE FROM waiter WHERE seen_at < clock_timestamp() - interval '1 hour';
+    DELETE FROM gc_run WHERE started_at < at - interval '40 days';
+    DELETE FROM waiter WHERE seen_at < at - interval '1 hour';
 END $$;
 -- +goose StatementEnd
 

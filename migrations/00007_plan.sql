@@ -231,12 +231,12 @@ END $$;
 CREATE FUNCTION artifactd.forget_plans(p_limit integer, OUT forgotten integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
-DECLARE v_plan uuid;
+DECLARE v_plan uuid; at timestamptz;
 BEGIN
     PERFORM begin_decision();
-    forgotten := 0;
-    SELECT plan_id INTO v_plan FROM gc_plan WHERE created_at < clock_timestamp() - interval '1 day'
-       AND expires_at < clock_timestamp() - interval '1 day' ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED;
+    forgotten := 0; at := clock_timestamp();
+    SELECT plan_id INTO v_plan FROM gc_plan WHERE created_at < at - interval '1 day' AND expires_at < at - interval '1 day'
+     ORDER BY created_at LIMIT 1 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN; END IF;
     DELETE FROM gc_plan_item i WHERE i.plan_id = v_plan AND (i.pointer_id, i.item_id) IN (
         SELECT i2.pointer_id, i2.item_id FROM gc_plan_item i2 WHERE i2.plan_id = v_plan

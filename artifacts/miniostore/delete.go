@@ -99,5 +99,18 @@ func (s deleting) Retained(ctx context.Context, v bucket.Version) (bool, error) 
 		return true, nil
 	}
 	until, err := time.Parse(time.RFC3339, h.Get("X-Amz-Object-Lock-Retain-Until-Date"))
-	return err == nil && h.Get("X-Amz-Object-Lock-Mode") != "" && time.Now().Before(until), nil
+	if err == nil && h.Get("X-Amz-Object-Lock-Mode") != "" && time.Now().Before(until) {
+		return true, nil
+	}
+	// The bucket's own rule, which versitygw applies without telling it in the object's headers.
+	_, validity, unit, err := s.core.GetBucketObjectLockConfig(ctx, s.cfg.Bucket)
+	switch {
+	case err != nil:
+		return false, s.translate(ctx, "object lock of", s.cfg.Bucket, err)
+	case validity == nil || unit == nil:
+		return false, nil
+	case *unit == minio.Years:
+		return time.Now().Before(info.LastModified.AddDate(int(*validity), 0, 0)), nil
+	}
+	return time.Now().Before(info.LastModified.AddDate(0, 0, int(*validity))), nil
 }

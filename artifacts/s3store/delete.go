@@ -110,8 +110,25 @@ func (s deleting) Retained(ctx context.Context, v bucket.Version) (bool, error) 
 	if err != nil {
 		return false, s.translate(ctx, "head", v.Key, err)
 	}
-	return head.ObjectLockLegalHoldStatus == types.ObjectLockLegalHoldStatusOn ||
-		(head.ObjectLockMode != "" && head.ObjectLockRetainUntilDate != nil && time.Now().Before(*head.ObjectLockRetainUntilDate)), nil
+	if head.ObjectLockLegalHoldStatus == types.ObjectLockLegalHoldStatusOn ||
+		(head.ObjectLockMode != "" && head.ObjectLockRetainUntilDate != nil && time.Now().Before(*head.ObjectLockRetainUntilDate)) {
+		return true, nil
+	}
+	return s.retainedByDefault(ctx, aws.ToTime(head.LastModified))
+}
+
+// retainedByDefault asks for the bucket's own rule, which versitygw applies without telling it in the
+// headers of the object.
+func (s deleting) retainedByDefault(ctx context.Context, modified time.Time) (bool, error) {
+	out, err := s.client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &s.cfg.Bucket})
+	if err != nil {
+		return false, s.translate(ctx, "object lock of", s.cfg.Bucket, err)
+	}
+	if out.ObjectLockConfiguration == nil || out.ObjectLockConfiguration.Rule == nil || out.ObjectLockConfiguration.Rule.DefaultRetention == nil {
+		return false, nil
+	}
+	rule := out.ObjectLockConfiguration.Rule.DefaultRetention
+	return time.Now().Before(modified.AddDate(int(aws.ToInt32(rule.Years)), 0, int(aws.ToInt32(rule.Days)))), nil
 }
 
 // optional is nil for "": the SDK would send an empty parameter.

@@ -88,6 +88,7 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"TLS", nil, func(t *testing.T, f fixture) { testTLS(t, f, open) }},
 		{"DeleteAllVersions", []testenv.BucketOption{testenv.Versioned()}, testDeleteAllVersions},
 		{"DeleteRetained", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetained},
+		{"DeleteRetainedByDefault", []testenv.BucketOption{testenv.ObjectLock()}, testDeleteRetainedByDefault},
 	}
 	if server == testenv.MinIO { // the one that gives temporary credentials
 		t.Run("SessionToken", func(t *testing.T) {

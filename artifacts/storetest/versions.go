@@ -86,3 +86,21 @@ func testDeleteRetained(t *testing.T, f fixture) {
 	f.holds(t, locked, []byte("locked"))
 	f.absent(t, free.Key)
 }
+
+// The bucket's own rule retains what says nothing of it itself.
+func testDeleteRetainedByDefault(t *testing.T, f fixture) {
+	_, err := f.bucket.Client().PutObjectLockConfiguration(t.Context(), &s3.PutObjectLockConfigurationInput{
+		Bucket: &f.bucket.Name, ObjectLockConfiguration: &types.ObjectLockConfiguration{
+			ObjectLockEnabled: types.ObjectLockEnabledEnabled,
+			Rule:              &types.ObjectLockRule{DefaultRetention: &types.DefaultRetention{Mode: types.ObjectLockRetentionModeGovernance, Days: aws.Int32(1)}},
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := f.put(t, []byte("retained"))
+	deleted, err := f.Delete(t.Context(), []string{u.Key})
+	if err != nil || !errors.Is(deleted[0].Err, artifacts.ErrRetained) {
+		t.Errorf("%v, %v", deleted, err)
+	}
+	f.holds(t, u, []byte("retained"))
+}

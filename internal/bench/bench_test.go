@@ -26,6 +26,7 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 	dir := t.TempDir()
 	o := options{
 		duration: 200 * time.Millisecond, rounds: 1, dir: dir, size: 70 * mebibyte, files: 300, slow: 100,
+		live: 1_000, dead: 200, listed: 300,
 		json: filepath.Join(dir, "report.json"), cpuProfile: filepath.Join(dir, "profiles"),
 	}
 	var table, progress bytes.Buffer
@@ -154,7 +155,7 @@ func TestPgbenchRoundIsRead(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	for _, args := range [][]string{{"-rounds", "0"}, {"-duration", "1ms"}, {"-only", "nothing"}, {"extra"}, {"-unknown"}, {"-size", "0"}, {"-files", "1"}, {"-slow", "0"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-duration", "1ms"}, {"-only", "nothing"}, {"extra"}, {"-unknown"}, {"-size", "0"}, {"-files", "1"}, {"-slow", "0"}, {"-live", "0"}, {"-dead", "0"}, {"-objects", "0"}, {"-only", "commit,nothing"}} {
 		var said bytes.Buffer
 		if _, err := parseOptions(args, &said); err == nil || said.Len() == 0 {
 			t.Errorf("%v: %v, said %q", args, err, said.String())

@@ -39,12 +39,15 @@ func main() {
 type options struct {
 	duration   time.Duration // of one side of one round
 	rounds     int           // of each benchmark
-	only       string        // one benchmark's name; empty for all
+	only       string        // names with commas between them; empty for all
 	json       string        // file that gets the report too; empty for none
 	cpuProfile string        // folder that gets CPU profiles of the service; empty for none
 	size       int64         // bytes of a large file
 	files      int           // files of a version of many
 	slow       int           // slow connections of hostile
+	live       int           // files in the catalogue beside which is collected
+	dead       int           // objects of one collection
+	listed     int           // objects of one reconcile pass
 	dir        string        // folder that the servers' data is made in
 }
 
@@ -55,9 +58,12 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	mebibytes := fs.Int64("size", 1024, "MiB of the file of large and read")
 	fs.IntVar(&o.files, "files", 20_000, "files of many and flip")
 	fs.IntVar(&o.slow, "slow", 10_000, "slow connections of hostile; fewer where the limit of open files is low")
+	fs.IntVar(&o.live, "live", 100_000, "live files in the catalogue of collect, catalogue and beside")
+	fs.IntVar(&o.dead, "dead", 10_000, "objects that one round of these deletes")
+	fs.IntVar(&o.listed, "objects", 10_000, "objects that one round of reconcile lists")
 	fs.DurationVar(&o.duration, "duration", 3*time.Second, "length of one side of one round")
 	fs.IntVar(&o.rounds, "rounds", 3, "rounds of each benchmark, fewer of the long ones; both sides run in each")
-	fs.StringVar(&o.only, "only", "", "run one benchmark: "+strings.Join(names(), ", "))
+	fs.StringVar(&o.only, "only", "", "run these benchmarks only, with commas between them: "+strings.Join(names(), ", "))
 	fs.StringVar(&o.json, "json", "", "write the report to this file too, as JSON")
 	fs.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles of the service to this folder, one a round (costs a few percent)")
 	fs.StringVar(&o.dir, "dir", "", "make the servers' data in this folder, whose disk is then measured too; empty for the temporary one")
@@ -73,19 +79,29 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		fault = errors.New("-files must be between 2 and 100000")
 	case o.slow < 1 || o.slow > 50_000:
 		fault = errors.New("-slow must be between 1 and 50000")
+	case o.live < 100 || o.live > 10_000_000 || o.dead < 10 || o.dead > 1_000_000 || o.listed < 10 || o.listed > 1_000_000:
+		fault = errors.New("-live must be between 100 and 10000000, -dead and -objects between 10 and 1000000")
 	case fs.NArg() > 0:
 		fault = fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.duration < 100*time.Millisecond || o.duration > time.Minute:
 		fault = errors.New("-duration must be between 100ms and 1m")
 	case o.rounds < 1 || o.rounds > 100:
 		fault = errors.New("-rounds must be between 1 and 100")
-	case o.only != "" && !slices.Contains(names(), o.only):
-		fault = fmt.Errorf("-only must be one of %s, not %q", strings.Join(names(), ", "), o.only)
+	case slices.ContainsFunc(o.chosen(), func(name string) bool { return !slices.Contains(names(), name) }):
+		fault = fmt.Errorf("-only must be of %s, not %q", strings.Join(names(), ", "), o.only)
 	}
 	if fault != nil {
 		fmt.Fprintln(stderr, "bench:", fault)
 	}
 	return o, fault
+}
+
+// chosen are the benchmarks to run, empty for all.
+func (o options) chosen() []string {
+	if o.only == "" {
+		return nil
+	}
+	return strings.Split(o.only, ",")
 }
 
 // settingUp is how long everything beside the measured rounds may take, those of the bulk benchmarks
@@ -94,7 +110,7 @@ const settingUp = 15 * time.Minute
 
 // run measures what o asks for and writes the table to stdout, progress to stderr.
 func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
-	chosen := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return o.only != "" && b.name != o.only })
+	chosen := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return o.only != "" && !slices.Contains(o.chosen(), b.name) })
 	// A pgbench round lasts whole seconds, and a round ends with its last operation.
 	sides := time.Duration(2 * len(chosen) * (o.rounds + 1))
 	ctx, cancel := context.WithTimeout(ctx, settingUp+2*sides*(o.duration+time.Second))

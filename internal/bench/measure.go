@@ -78,6 +78,24 @@ func benchmarks() []benchmark {
 			name: "hostile", goal: 1. / 3, prepare: prepareHostile,
 			what: "1/p99 of resolves beside 10,000 slow connections (-slow) and 1,000 wrong tokens a second", peer: "1/p99 of resolves alone",
 		},
+		{
+			name: "collect", goal: 0.8, prepare: prepareCollect, most: 2,
+			what: "objects of dead generations (-dead) collected beside a catalogue (-live)", peer: "batch deletes of as many objects from the same store",
+		},
+		{
+			// At most 1.2 times as long.
+			name: "catalogue", goal: 1 / 1.2, prepare: prepareCatalogue, most: 2,
+			what: "the same collection beside a large catalogue (-live)", peer: "beside a small one, of 10,000 files at most",
+		},
+		{
+			// At most 1.5 times as long.
+			name: "beside", goal: 1 / 1.5, prepare: prepareBeside, most: 3,
+			what: "1/p99 of publishes of 1 KiB, 4 workers, while a collection runs (-dead)", peer: "with an idle collector",
+		},
+		{
+			name: "reconcile", goal: 0.8, prepare: prepareReconcile, most: 2,
+			what: "objects (-objects) compared with the catalogue", peer: "the bare listing of them",
+		},
 	}
 }
 
@@ -136,7 +154,9 @@ func measure(ctx context.Context, s *stack, b benchmark, o options, stderr io.Wr
 			}
 		}
 	}
-	return newResult(b, a, p), nil
+	r := newResult(b, a, p)
+	r.Notes = s.notes[b.name]
+	return r, nil
 }
 
 // profiled has the service profile itself while run does, if that was asked for.

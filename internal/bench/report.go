@@ -33,6 +33,7 @@ type result struct {
 	Ratio  float64   `json:"ratio"`
 	Ratios []float64 `json:"ratios"`
 	Goal   float64   `json:"goal"`
+	Notes  []string  `json:"notes,omitempty"`
 }
 
 // figures are one side's rounds together.
@@ -119,6 +120,11 @@ func (r *report) print(w io.Writer) error {
 	for _, one := range r.Results {
 		if _, err := fmt.Fprintf(w, "%s: %s, against %s\n", one.Name, one.What, one.PeerWhat); err != nil {
 			return err
+		}
+		for _, note := range one.Notes {
+			if _, err := fmt.Fprintf(w, "  %s\n", note); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

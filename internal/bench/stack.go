@@ -13,8 +13,6 @@ import (
 
 	"github.com/artifactd/artifactd/internal/daemon"
 	"github.com/artifactd/artifactd/internal/devstack"
-	"github.com/artifactd/artifactd/migrations"
-	"github.com/artifactd/artifactd/pointer"
 )
 
 const (
@@ -43,6 +41,18 @@ type stack struct {
 	largeSize int64 // bytes of a large file
 	files     int   // files of a version of many
 	slow      int   // slow connections of hostile
+	live      int   // files in the catalogue beside which is collected
+	dead      int   // objects of one collection
+	listed    int   // objects of one reconcile pass
+
+	sites   map[string]*site    // installations beside the service's, by name
+	closing []func()            // what ends before the servers do
+	notes   map[string][]string // what is worth telling of a benchmark beside its rates
+}
+
+// note keeps what is worth telling of a benchmark.
+func (s *stack) note(benchmark, format string, args ...any) {
+	s.notes[benchmark] = append(s.notes[benchmark], fmt.Sprintf(format, args...))
 }
 
 // startStack starts the servers and the service. After an error nothing is left.
@@ -51,7 +61,8 @@ func startStack(ctx context.Context, o options) (s *stack, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the servers' data (choose another with -dir): %w", err)
 	}
-	s = &stack{dir: dir, profiles: o.cpuProfile, largeSize: o.size, files: o.files, slow: slowLimit(o.slow)}
+	s = &stack{dir: dir, profiles: o.cpuProfile, largeSize: o.size, files: o.files, slow: slowLimit(o.slow), live: o.live, dead: o.dead, listed: o.listed,
+		sites: map[string]*site{}, notes: map[string][]string{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.stop())
@@ -67,36 +78,27 @@ func startStack(ctx context.Context, o options) (s *stack, err error) {
 	if s.s3, err = devstack.StartS3(ctx, devstack.S3Options{DataDir: filepath.Join(dir, "s3")}); err != nil {
 		return nil, err
 	}
-	token, err := s.install(ctx)
+	token, err := s.install(ctx, database)
 	if err != nil {
 		return nil, err
 	}
 	return s, s.startService(ctx, token)
 }
 
-// install makes the database with its schema, the service's login and an access token, whose
-// secret it returns.
-func (s *stack) install(ctx context.Context) (string, error) {
-	if err := s.postgres.CreateDatabase(ctx, database); err != nil {
-		return "", err
-	}
-	owner := s.postgres.URL(database)
-	if err := migrations.Up(ctx, owner, migrations.Options{}); err != nil {
-		return "", err
-	}
-	if err := daemon.EnsureLogin(ctx, owner, login); err != nil {
-		return "", err
-	}
-	admin, err := daemon.OpenAdmin(ctx, owner)
+func (s *stack) startService(ctx context.Context, token string) error {
+	c := s.serviceConfig(database)
+	s.store = c.S3
+	service, err := s.startChild(ctx, childConfig{Kind: childService, Service: c, Profiles: s.profiles != ""})
 	if err != nil {
-		return "", err
+		return err
 	}
-	defer admin.Close()
-	_, secret, err := admin.CreateToken(ctx, "bench", []pointer.Scope{pointer.ScopeAdmin}, []string{"*"}, nil)
-	return secret, err
+	s.service, s.token = service, token
+	s.api = newAPIClient("http://"+service.API, token, maxWorkers)
+	return nil
 }
 
-func (s *stack) startService(ctx context.Context, token string) error {
+// serviceConfig is that of a service on one of the stack's databases.
+func (s *stack) serviceConfig(database string) daemon.Config {
 	c := daemon.Default()
 	c.Listen = loopback
 	c.DatabaseURL = s.postgres.URLAs(login, database)
@@ -106,14 +108,7 @@ func (s *stack) startService(ctx context.Context, token string) error {
 	}
 	// One caller and one address stand for many here.
 	c.CallerRate, c.AddressRate = 1e6, 1e6
-	s.store = c.S3
-	service, err := s.startChild(ctx, childConfig{Kind: childService, Service: c, Profiles: s.profiles != ""})
-	if err != nil {
-		return err
-	}
-	s.service, s.token = service, token
-	s.api = newAPIClient("http://"+service.API, token, maxWorkers)
-	return nil
+	return c
 }
 
 // loopback picks a free port that no other machine reaches.
@@ -153,6 +148,13 @@ func (s *stack) stop() error {
 	var errs []error
 	if s.api != nil {
 		s.api.transport.CloseIdleConnections()
+	}
+	for _, end := range s.closing {
+		end()
+	}
+	for _, o := range s.sites {
+		o.api.transport.CloseIdleConnections()
+		errs = append(errs, o.owner.Close(ctx))
 	}
 	for i := len(s.children) - 1; i >= 0; i-- {
 		errs = append(errs, s.children[i].stop(ctx))

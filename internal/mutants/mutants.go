@@ -277,8 +277,8 @@ var mutants = []mutant{
 	{
 		name: "a shared manifest is taken apart",
 		file: collect,
-		old:  "           AND h.generation_id <> g.generation_id AND h.collected_at IS NULL) THEN\n",
-		new:  "           AND false) THEN\n",
+		old:  "               AND h.generation_id <> g.generation_id AND h.collected_at IS NULL) THEN\n",
+		new:  "               AND false) THEN\n",
 		pkg:  "./gc", run: "TestRolledBack",
 	},
 	{
@@ -319,8 +319,8 @@ var mutants = []mutant{
 	{
 		name: "a plan's run deletes what other runs condemned",
 		file: "gc/plan_run.go",
-		old:  "c.deleteDue(ctx, &plan.id, report)",
-		new:  "c.deleteDue(ctx, nil, report)",
+		old:  "c.deleteDue(ctx, &plan.id, report,",
+		new:  "c.deleteDue(ctx, nil, report,",
 		pkg:  "./gc", run: "TestPlanIsRunExactly",
 	},
 	{
@@ -329,6 +329,34 @@ var mutants = []mutant{
 		old:  "                   WHEN v.expires_at <= clock_timestamp() THEN 'plan-expired'\n",
 		new:  "",
 		pkg:  "./gc", run: "TestPlanRefusals",
+	},
+	{
+		name: "two reconcile passes are under way at once",
+		file: reconcile,
+		old:  "    IF v.live_until > at THEN\n",
+		new:  "    IF false THEN\n",
+		pkg:  "./gc", run: "TestReconcileOnePass",
+	},
+	{
+		name: "a reconcile pass that was taken over goes on",
+		file: reconcile,
+		old:  "     WHERE pass_id = p_pass_id AND ended_at IS NULL RETURNING * INTO v;",
+		new:  "     WHERE pass_id = p_pass_id RETURNING * INTO v;",
+		pkg:  "./gc", run: "TestReconcileTakesOver",
+	},
+	{
+		name: "an installation settles below another's prefix",
+		file: "gc/marker.go",
+		old:  "		case errors.Is(err, ErrForeignBucket):\n			return fmt.Errorf(\"the prefix",
+		new:  "		case false:\n			return fmt.Errorf(\"the prefix",
+		pkg:  "./gc", run: "TestPrefixes",
+	},
+	{
+		name: "statements are compiled",
+		file: "pointer/catalogue.go",
+		old:  "	setDefault(params, \"jit\", \"off\")\n",
+		new:  "",
+		pkg:  "./gc", run: "TestExplainEach",
 	},
 	{
 		name: "reconcile deletes what it saw once",
