@@ -60,6 +60,7 @@ type Report struct {
 
 	BucketEpoch     int64      `json:"bucket_epoch"`
 	BucketEpochUUID uuid.UUID  `json:"bucket_epoch_uuid"`
+	Witnessed       int64      `json:"witnessed_decisions"`    // what the newest witness tells of
 	WitnessedAt     *time.Time `json:"witnessed_at,omitempty"` // by the clock of the replica that wrote it
 }
 
@@ -91,7 +92,7 @@ func (o *Operator) inspect(ctx context.Context) (Report, pointer.History, judgem
 		BucketEpoch: top.Number, BucketEpochUUID: top.UUID,
 	}
 	if w != nil {
-		r.WitnessedAt = &w.WrittenAt
+		r.Witnessed, r.WitnessedAt = w.Counter, &w.WrittenAt
 	}
 	r.LostDecisions = r.KnownDecisions - r.Decisions
 	return r, h, j, nil
