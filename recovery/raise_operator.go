@@ -27,11 +27,8 @@ func NewOperator(o Options) *Operator {
 	if o.Logger == nil {
 		o.Logger = discard()
 	}
-	if o.Replica == uuid.Nil {
-		o.Replica = uuid.New()
-	}
 	b := bucket{o.Store, o.Layout.Prefix}
-	return &Operator{o: o, bucket: b, raiser: raiser{bucket: b, table: o.Table, timing: o.Timing, logger: o.Logger, owner: o.Replica}}
+	return &Operator{o: o, bucket: b, raiser: raiser{bucket: b, table: o.Table, timing: o.Timing, logger: o.Logger, owner: uuid.New()}}
 }
 
 // Report is what an operator sees.
