@@ -214,3 +214,12 @@ func (w *Watch) tell(level slog.Level, message, why string) {
 		w.o.Logger.Log(context.Background(), level, message, "seen", why)
 	}
 }
+
+// tellFault logs that looking fails, when it begins to; every error has a text of its own.
+func (w *Watch) tellFault(err error) {
+	const message = "the database's history cannot be compared with the bucket; no write is admitted when that lasts"
+	if w.told != message {
+		w.told = message
+		w.o.Logger.Warn(message, "error", err)
+	}
+}

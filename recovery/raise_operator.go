@@ -27,11 +27,8 @@ func NewOperator(o Options) *Operator {
 	if o.Logger == nil {
 		o.Logger = discard()
 	}
-	if o.Replica == uuid.Nil {
-		o.Replica = uuid.New()
-	}
 	b := bucket{o.Store, o.Layout.Prefix}
-	return &Operator{o: o, bucket: b, raiser: raiser{bucket: b, table: o.Table, timing: o.Timing, logger: o.Logger, owner: o.Replica}}
+	return &Operator{o: o, bucket: b, raiser: raiser{bucket: b, table: o.Table, timing: o.Timing, logger: o.Logger, owner: uuid.New()}}
 }
 
 // Report is what an operator sees.
@@ -60,6 +57,7 @@ type Report struct {
 
 	BucketEpoch     int64      `json:"bucket_epoch"`
 	BucketEpochUUID uuid.UUID  `json:"bucket_epoch_uuid"`
+	Witnessed       int64      `json:"witnessed_decisions"`    // what the newest witness tells of
 	WitnessedAt     *time.Time `json:"witnessed_at,omitempty"` // by the clock of the replica that wrote it
 }
 
@@ -91,7 +89,7 @@ func (o *Operator) inspect(ctx context.Context) (Report, pointer.History, judgem
 		BucketEpoch: top.Number, BucketEpochUUID: top.UUID,
 	}
 	if w != nil {
-		r.WitnessedAt = &w.WrittenAt
+		r.Witnessed, r.WitnessedAt = w.Counter, &w.WrittenAt
 	}
 	r.LostDecisions = r.KnownDecisions - r.Decisions
 	return r, h, j, nil

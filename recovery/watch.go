@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -29,7 +28,7 @@ var DefaultTiming = Timing{Confirm: 10 * time.Second}
 func (t Timing) drift() time.Duration  { return t.Confirm / 20 }
 func (t Timing) tick() time.Duration   { return min(t.Confirm/10, time.Second) } // between two looks at the database
 func (t Timing) bucket() time.Duration { return t.Confirm / 4 }                  // between two looks at the bucket
-func (t Timing) hold() time.Duration   { return t.Confirm / 2 }                  // for replicas to object to a release
+func (t Timing) hold() time.Duration   { return 3 * t.tick() }                   // for replicas to object to a release
 
 // request bounds one look at the bucket: what it says is worth nothing later anyway.
 func (t Timing) request() time.Duration { return max(t.Confirm/2, 5*time.Second) }
@@ -86,7 +85,7 @@ func NewWatch(o Options) (*Watch, error) {
 		o.Replica = uuid.New()
 	}
 	w := &Watch{o: o, bucket: bucket{o.Store, o.Layout.Prefix}, looked: make(chan struct{})}
-	w.raiser = raiser{bucket: w.bucket, table: o.Table, timing: o.Timing, logger: o.Logger, owner: o.Replica}
+	w.raiser = raiser{bucket: w.bucket, table: o.Table, timing: o.Timing, logger: o.Logger, owner: uuid.New()}
 	var err error
 	w.metrics, err = newMetrics(o.Registry, w.confirmedFor)
 	return w, err
@@ -99,18 +98,33 @@ func (w *Watch) Confirm() (int64, error) {
 	switch {
 	case w.blocked != nil:
 		return 0, w.blocked
-	case time.Now().Before(w.until):
+	case w.left(time.Now()) > 0:
 		return w.epoch.Number, nil
 	}
-	return 0, fmt.Errorf("%w: the bucket did not confirm the epoch within %s: %w", pointer.ErrUnavailable, w.o.Timing.Confirm, orUnknown(w.fault))
+	return 0, &unconfirmed{w.o.Timing.Confirm, w.fault}
 }
 
-func orUnknown(err error) error {
-	if err == nil {
-		return errors.New("it was not asked yet")
-	}
-	return err
+// left is for how long the last confirmation still counts, by the monotonic clock and by the wall
+// clock: the first may stand still while a machine is suspended, the second may be set back.
+func (w *Watch) left(now time.Time) time.Duration {
+	return min(w.until.Sub(now), w.until.Round(0).Sub(now.Round(0)))
 }
+
+// unconfirmed says that the bucket was not heard of for too long.
+type unconfirmed struct {
+	within time.Duration
+	fault  error
+}
+
+func (e *unconfirmed) Error() string {
+	if e.fault == nil {
+		return fmt.Sprintf("the bucket did not confirm the epoch within %s", e.within)
+	}
+	return fmt.Sprintf("the bucket did not confirm the epoch within %s: %v", e.within, e.fault)
+}
+
+// Is makes it a case of [pointer.ErrUnavailable].
+func (e *unconfirmed) Is(target error) bool { return target == pointer.ErrUnavailable }
 
 // Sign says why no write is admitted at this moment; empty when they are.
 func (w *Watch) Sign() string {
@@ -128,7 +142,7 @@ func (w *Watch) confirmedFor() time.Duration {
 	if w.blocked != nil {
 		return 0
 	}
-	return max(0, time.Until(w.until))
+	return max(0, w.left(time.Now()))
 }
 
 // Looked is closed when Run has looked once: writes are admitted, or it is known why they are not.
@@ -144,7 +158,7 @@ func (w *Watch) Run(ctx context.Context) {
 		err := w.step(ctx)
 		w.sayLooked()
 		if err != nil && ctx.Err() == nil {
-			w.tell(slog.LevelWarn, "the database's history cannot be compared with the bucket; no write is admitted when that lasts", err.Error())
+			w.tellFault(err)
 		}
 		select {
 		case <-ctx.Done():

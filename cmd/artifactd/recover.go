@@ -106,7 +106,7 @@ func inspected(t *table, r recovery.Report) {
 	t.row("decisions known to be made", r.KnownDecisions)
 	t.row("lost at least", r.LostDecisions)
 	if r.WitnessedAt != nil {
-		t.row("last witness", stamp(*r.WitnessedAt))
+		t.row("last witness", r.Witnessed, stamp(*r.WitnessedAt))
 	}
 	t.row("server", r.Server)
 	if r.ServerBefore != r.Server {

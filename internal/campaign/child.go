@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/artifactd/artifactd/internal/daemon"
 	"github.com/artifactd/artifactd/internal/devstack"
 	"github.com/artifactd/artifactd/internal/faultproxy"
@@ -48,7 +50,9 @@ func serveChild(ctx context.Context, file string) error {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return daemon.Run(ctx, c, daemon.Options{Logger: log})
+	// The name outlives a kill: nobody waits for what the one before might have seen.
+	name := uuid.NewSHA1(uuid.NameSpaceURL, []byte(file))
+	return daemon.Run(ctx, c, daemon.Options{Logger: log, Replica: name})
 }
 
 // replica is one service process, its address, and the proxy between it and Postgres. It is

@@ -20,6 +20,7 @@ import (
 	"github.com/artifactd/artifactd/internal/faultproxy"
 	"github.com/artifactd/artifactd/migrations"
 	"github.com/artifactd/artifactd/pointer"
+	"github.com/artifactd/artifactd/recovery"
 )
 
 const (
@@ -139,6 +140,8 @@ func (s *stack) startReplica(ctx context.Context, i int) error {
 	c.GC.Interval = 0
 	c.AllowUnsafeDurability = true
 	c.ShutdownGrace = time.Second
+	// Postgres is stopped every few seconds, and each start of it has to be looked at.
+	c.HistoryTiming = recovery.Timing{Confirm: 4 * time.Second}
 	r, err := startReplica(ctx, filepath.Join(s.dir, fmt.Sprintf("replica-%d", i)), c, proxy)
 	if err != nil {
 		proxy.Close()
