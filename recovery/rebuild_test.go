@@ -623,3 +623,91 @@ func TestWholeCatalogueFromTheBucket(t *testing.T) {
 		t.Errorf("%d records of 200 versions", n)
 	}
 }
+
+// A publish of several pointers and a rollback come back with their operations: repeated, they are told
+// where the versions are now.
+func TestOperationsComeBack(t *testing.T) {
+	s := newSite(t, testenv.Versitygw)
+	for _, name := range []string{"a", "b"} {
+		s.pointer(name, pointer.SettingsChange{})
+		s.version(name, name+" one")
+	}
+	s.drain()
+	restore := s.backup()
+	both := pointer.PublishRequest{OperationID: uuid.New()}
+	for _, name := range []string{"a", "b"} {
+		l := s.acquire(name)
+		s.upload(l, name+" two")
+		both.Leases = append(both.Leases, pointer.PublishLease{LeaseID: l.ID, Token: l.Token})
+	}
+	if _, err := s.catalogue.Publish(t.Context(), both); err != nil {
+		t.Fatal(err)
+	}
+	back := pointer.RollbackRequest{Pointer: "b", To: pointer.Token{Epoch: 1, Generation: 1}, Current: pointer.Token{Epoch: 1, Generation: 2},
+		OperationID: uuid.New(), Holder: "operator"}
+	if _, err := s.catalogue.Rollback(t.Context(), back); err != nil {
+		t.Fatal(err)
+	}
+	s.drain()
+	restore()
+	s.raise()
+	if r := s.rebuild(recovery.RebuildOptions{Pointers: []string{"b"}}); r.Restored != 2 {
+		t.Fatalf("%+v", r)
+	}
+	if r := s.rebuild(recovery.RebuildOptions{}); r.Restored != 1 || r.Skipped != 0 {
+		t.Fatalf("%+v", r)
+	}
+	s.shows("a", "a two")
+	s.shows("b", "b one")
+	got, err := s.catalogue.Publish(t.Context(), both)
+	if err != nil || len(got) != 2 || got[0].Version != (pointer.Token{Epoch: 2, Generation: 2}) || got[1].Version != got[0].Version {
+		t.Errorf("the publish, repeated: %v, %v", got, err)
+	}
+	rolled, err := s.catalogue.Rollback(t.Context(), back)
+	if err != nil || rolled.Version != (pointer.Token{Epoch: 2, Generation: 3}) {
+		t.Errorf("the rollback, repeated: %v, %v", rolled, err)
+	}
+	if o, err := s.catalogue.Settle(t.Context(), both.OperationID, "a"); err != nil || o.Kind != "published" || len(o.Versions) != 2 {
+		t.Errorf("settled: %+v, %v", o, err)
+	}
+	s.clean()
+}
+
+// Whatever the program believes, the database gives out no token of an epoch that has lost some.
+func TestDatabaseRefusesTheLostEpoch(t *testing.T) {
+	s := newSite(t, testenv.Versitygw)
+	s.pointer("p", pointer.SettingsChange{})
+	file := pointer.File{Path: "f", Digest: artifacts.DigestOf([]byte("x")), Size: 1, ArtifactID: uuid.New(), MediaType: "text/plain"}
+	v := pointer.VersionRecord{Key: "x", GenerationID: uuid.New(), Pointer: "p", Token: pointer.Token{Epoch: 1, Generation: 9}, OperationID: uuid.New(),
+		PublishedAt: time.Now(), Holder: "h", FileCount: 1}
+	if status, detail, err := s.owners.RestoreFiles(t.Context(), v, []pointer.File{file}); err != nil || status != pointer.RestoreOK {
+		t.Fatal(status, detail, err)
+	}
+	finish := func() (pointer.RestoreStatus, error) {
+		status, _, _, _, err := s.owners.FinishRestore(t.Context(), v, false)
+		return status, err
+	}
+	if _, err := finish(); !errors.Is(err, pointer.ErrEpochNotRaised) {
+		t.Errorf("in the lost epoch: %v", err)
+	}
+	s.raise()
+	// Neither does it take a manifest that is not proved, or is another one.
+	if status, err := finish(); err != nil || status != pointer.RestoreIncomplete {
+		t.Errorf("nothing is proved: %v, %v", status, err)
+	}
+	if err := s.owners.RestoreProved(t.Context(), []uuid.UUID{file.ArtifactID}, []string{pointer.VerifiedByStore}); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := finish(); err != nil || status != pointer.RestoreIncomplete {
+		t.Errorf("another manifest: %v, %v", status, err)
+	}
+	v.ManifestDigest = artifacts.DigestOf([]byte("f\x00" + string(file.Digest[:]) + "\x001\x00text/plain\n"))
+	if status, err := finish(); err != nil || status != pointer.RestoreRestored {
+		t.Errorf("%v, %v", status, err)
+	}
+	// A snapshot of the settings from the current epoch, which this database does not know, is as bad.
+	_, err := s.owners.RestorePointer(t.Context(), pointer.PointerSnapshot{Pointer: "p", Epoch: 2, Revision: 99, Settings: pointer.Settings{Labels: map[string]string{}}})
+	if !errors.Is(err, pointer.ErrEpochNotRaised) {
+		t.Errorf("settings of the database's own epoch: %v", err)
+	}
+}
