@@ -158,6 +158,13 @@ func TestDatabaseRefusesTheLostEpoch(t *testing.T) {
 	if status, err := finish(); err != nil || status != pointer.RestoreRestored {
 		t.Errorf("%v, %v", status, err)
 	}
+	// Somebody who comes late finds it done.
+	if status, _, err := s.owners.RestoreFiles(t.Context(), v, []pointer.File{file}); err != nil || status != pointer.RestoreKnown {
+		t.Errorf("files of what came back: %v, %v", status, err)
+	}
+	if status, err := finish(); err != nil || status != pointer.RestoreKnown {
+		t.Errorf("finished twice: %v, %v", status, err)
+	}
 	// A snapshot of the settings from the current epoch, which this database does not know, is as bad.
 	_, err := s.owners.RestorePointer(t.Context(), pointer.PointerSnapshot{Pointer: "p", Epoch: 2, Revision: 99, Settings: pointer.Settings{Labels: map[string]string{}}})
 	if !errors.Is(err, pointer.ErrEpochNotRaised) {

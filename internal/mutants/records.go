@@ -81,6 +81,13 @@ var recordMutants = []mutant{
 		pkg:  "./recovery", run: "TestDatabaseRefusesTheLostEpoch",
 	},
 	{
+		name: "a version comes back twice",
+		file: restores,
+		old:  "     WHERE NOT EXISTS (SELECT 1 FROM generation g WHERE g.recovered_from = p_recovered_from)\n    ON CONFLICT (recovered_from)",
+		new:  "    ON CONFLICT (recovered_from)",
+		pkg:  "./recovery", run: "TestDatabaseRefusesTheLostEpoch",
+	},
+	{
 		name: "the ledger is not locked while a version comes back",
 		file: restores,
 		old:  "    LOCK TABLE deletion IN SHARE MODE;\n",
