@@ -93,7 +93,7 @@ END $$;
 CREATE FUNCTION artifactd.claim_outbox(p_limit integer, p_seconds double precision) RETURNS TABLE (
     record_id uuid, kind text, installation_id uuid, pointer text,
     operation_id uuid, attempts integer,
-    epoch bigint, generation bigint, published_at timestamptz, holder text, source_revision bigint, metadata jsonb,
+    epoch bigint, epoch_uuid uuid, generation bigint, published_at timestamptz, holder text, source_revision bigint, metadata jsonb,
     rollback_of uuid, recovered_from uuid, recovered_epoch bigint, recovered_generation bigint,
     manifest_id uuid, manifest_digest bytea, file_count integer, total_bytes bigint, gone boolean,
     revision bigint, revision_id uuid, settings jsonb
@@ -110,7 +110,7 @@ BEGIN
           FROM due WHERE o.record_id = due.record_id RETURNING o.*)
     SELECT c.record_id, c.kind, i.installation_id, coalesce(p.name, c.pointer),
            coalesce(g.publish_operation_id, c.operation_id), c.attempts,
-           coalesce(g.epoch, r.epoch), g.generation, g.published_at, g.holder, g.source_revision, g.metadata,
+           coalesce(g.epoch, r.epoch), e.epoch_uuid, g.generation, g.published_at, g.holder, g.source_revision, g.metadata,
            g.rollback_of, g.recovered_from, g.recovered_epoch, g.recovered_generation,
            g.manifest_id, g.manifest_digest, g.file_count, g.total_bytes, g.collecting_at IS NOT NULL,
            r.revision, r.revision_id,
@@ -123,7 +123,8 @@ BEGIN
       FROM claimed c CROSS JOIN installation i
       LEFT JOIN generation g ON c.kind = 'version' AND g.generation_id = c.record_id
       LEFT JOIN pointer p ON p.pointer_id = c.pointer_id
-      LEFT JOIN pointer_revision r ON c.kind = 'pointer' AND r.pointer_id = c.pointer_id;
+      LEFT JOIN pointer_revision r ON c.kind = 'pointer' AND r.pointer_id = c.pointer_id
+      LEFT JOIN history e ON e.epoch = coalesce(g.epoch, r.epoch);
 END $$;
 -- +goose StatementEnd
 

@@ -15,7 +15,7 @@ import (
 
 const (
 	claimOutboxSQL = `SELECT record_id, kind, installation_id, coalesce(pointer, ''), operation_id, attempts,
-			coalesce(epoch, 0), coalesce(generation, 0), published_at, coalesce(holder, ''), source_revision, metadata,
+			coalesce(epoch, 0), epoch_uuid, coalesce(generation, 0), published_at, coalesce(holder, ''), source_revision, metadata,
 			rollback_of, recovered_from, coalesce(recovered_epoch, 0), coalesce(recovered_generation, 0),
 			manifest_id, manifest_digest, coalesce(file_count, 0), coalesce(total_bytes, 0), gone,
 			coalesce(revision, 0), revision_id, settings
@@ -53,6 +53,9 @@ type OutboxRow struct {
 	OperationID    uuid.UUID // that published the version, or was aborted
 	Attempts       int       // this one included
 
+	// EpochUUID names the history that Token's epoch stands for; zero when no service had armed it.
+	EpochUUID uuid.UUID
+
 	// Of a version.
 	Token          Token
 	PublishedAt    time.Time
@@ -86,18 +89,18 @@ func (c *Catalogue) ClaimOutbox(ctx context.Context, limit int, ttl time.Duratio
 
 func scanOutbox(row pgx.CollectableRow) (OutboxRow, error) {
 	var o OutboxRow
-	var operation, recovered, manifest, revision *uuid.UUID
+	var operation, epoch, recovered, manifest, revision *uuid.UUID
 	var published *time.Time
 	var digest []byte
 	var lost Token
 	err := row.Scan(&o.ID, &o.Kind, &o.InstallationID, &o.Pointer, &operation, &o.Attempts,
-		&o.Token.Epoch, &o.Token.Generation, &published, &o.Holder, &o.SourceRevision, &o.Metadata,
+		&o.Token.Epoch, &epoch, &o.Token.Generation, &published, &o.Holder, &o.SourceRevision, &o.Metadata,
 		&o.RollbackOf, &recovered, &lost.Epoch, &lost.Generation,
 		&manifest, &digest, &o.FileCount, &o.TotalBytes, &o.Gone, &o.Revision, &revision, &o.Settings)
 	if err != nil {
 		return o, err
 	}
-	o.OperationID, o.ManifestID, o.RevisionID = orZero(operation), orZero(manifest), orZero(revision)
+	o.OperationID, o.EpochUUID, o.ManifestID, o.RevisionID = orZero(operation), orZero(epoch), orZero(manifest), orZero(revision)
 	o.PublishedAt = orZero(published).UTC()
 	if recovered != nil {
 		o.Recovered = &Recovered{GenerationID: *recovered, Token: lost}

@@ -26,4 +26,9 @@
 //	wait     for as long as a confirmation lasts, and the drift of clocks: no replica that still talks
 //	         to an old primary can acknowledge a write any more.
 //	take     the database stores the epoch, which waits for the decisions under way.
+//
+// The bucket is also a second witness of what was published. An [Outbox] writes a record of every
+// version, of every pointer's settings and of every aborted operation into the bucket, soon after the
+// transaction that decided it; a [Rebuild] finds there what a restored database lacks, and brings it
+// back as new generations of the epoch that was raised.
 package recovery

@@ -2,17 +2,13 @@ package recovery
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"iter"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/pointer"
@@ -215,102 +211,6 @@ func (o *Outbox) report(rows []pointer.OutboxRow, faults []error) OutboxReport {
 		}
 	}
 	return r
-}
-
-// write writes the records of all rows; one error a row.
-func (o *Outbox) write(ctx context.Context, rows []pointer.OutboxRow) []error {
-	faults := make([]error, len(rows))
-	var g errgroup.Group
-	g.SetLimit(o.opts.Parallel)
-	var small []int // versions whose files are read together
-	files := 0
-	flush := func() {
-		o.writeSmall(ctx, &g, rows, faults, small)
-		small, files = nil, 0
-	}
-	for i := range rows {
-		row := &rows[i]
-		switch {
-		case row.Kind != pointer.RecordVersion:
-			g.Go(func() error { faults[i] = o.writeDocument(ctx, row); return nil })
-		case row.Gone:
-		case row.FileCount > outboxFiles:
-			g.Go(func() error {
-				faults[i] = o.writeVersion(ctx, row, o.catalogue.ManifestFiles(ctx, []uuid.UUID{row.ManifestID}))
-				return nil
-			})
-		default:
-			if files+row.FileCount > outboxFiles {
-				flush()
-			}
-			small, files = append(small, i), files+row.FileCount
-		}
-	}
-	flush()
-	_ = g.Wait() // nothing in it fails
-	return faults
-}
-
-// writeSmall reads the files of some versions together and has their records written.
-func (o *Outbox) writeSmall(ctx context.Context, g *errgroup.Group, rows []pointer.OutboxRow, faults []error, which []int) {
-	manifests := make([]uuid.UUID, len(which))
-	for n, i := range which {
-		manifests[n] = rows[i].ManifestID
-	}
-	files := make(map[uuid.UUID][]pointer.ManifestFile, len(which))
-	for f, err := range o.catalogue.ManifestFiles(ctx, manifests) {
-		if err != nil {
-			for _, i := range which {
-				faults[i] = err
-			}
-			return
-		}
-		files[f.ManifestID] = append(files[f.ManifestID], f)
-	}
-	for _, i := range which {
-		row := &rows[i]
-		g.Go(func() error {
-			faults[i] = o.writeVersion(ctx, row, each(files[row.ManifestID]))
-			return nil
-		})
-	}
-}
-
-// each yields what was read before.
-func each(files []pointer.ManifestFile) iter.Seq2[pointer.ManifestFile, error] {
-	return func(yield func(pointer.ManifestFile, error) bool) {
-		for _, f := range files {
-			if !yield(f, nil) {
-				return
-			}
-		}
-	}
-}
-
-func (o *Outbox) writeVersion(ctx context.Context, row *pointer.OutboxRow, files iter.Seq2[pointer.ManifestFile, error]) (err error) {
-	s := newSpool()
-	defer func() { err = errors.Join(err, s.Close()) }()
-	if err := writeVersion(s, row, files); err != nil {
-		return err
-	}
-	body, err := s.reader()
-	if err != nil {
-		return err
-	}
-	key := recordKey{row.Pointer, row.Token, row.ID}.in(o.layout, versionsFolder)
-	return o.put(ctx, artifacts.Upload{Key: key, Digest: s.digest(), Size: s.size, ContentType: "application/gzip"}, body)
-}
-
-// put stores a record, whose key says which one it is: whoever was faster wrote the same.
-func (o *Outbox) put(ctx context.Context, u artifacts.Upload, body io.Reader) error {
-	if err := ctx.Err(); err != nil {
-		return err // the claim is over: whoever has it now may have finished, and more
-	}
-	err := o.store.Put(ctx, u, body)
-	if errors.Is(err, artifacts.ErrExists) {
-		return nil
-	}
-	return err
 }
 
 // measure tells how far the bucket is behind, not more often than it pays.

@@ -21,11 +21,6 @@ type LostSettings struct {
 	Problem  string `json:"problem,omitempty"` // why they cannot be brought back
 }
 
-// wanted reports whether a pointer was chosen.
-func (r *Rebuild) wanted(name string) bool {
-	return len(r.opts.Pointers) == 0 || slices.Contains(r.opts.Pointers, name)
-}
-
 // prefixes are where the records of the chosen pointers lie.
 func (r *Rebuild) prefixes(folder string) []string {
 	if len(r.opts.Pointers) == 0 {

@@ -40,6 +40,7 @@ type versionHeader struct {
 	InstallationID uuid.UUID        `json:"installation_id"`
 	Pointer        string           `json:"pointer"`
 	Token          pointer.Token    `json:"token"`
+	EpochUUID      uuid.UUID        `json:"epoch_uuid"` // of the history that issued the token
 	GenerationID   uuid.UUID        `json:"generation_id"`
 	OperationID    uuid.UUID        `json:"operation_id"`
 	PublishedAt    time.Time        `json:"published_at"`
@@ -102,7 +103,7 @@ func writeVersion(w io.Writer, row *pointer.OutboxRow, files iter.Seq2[pointer.M
 	lines.SetEscapeHTML(false)
 	h := versionHeader{
 		Format: versionFormat, InstallationID: row.InstallationID, Pointer: row.Pointer, Token: row.Token,
-		GenerationID: row.ID, OperationID: row.OperationID, PublishedAt: row.PublishedAt, Holder: row.Holder,
+		EpochUUID: row.EpochUUID, GenerationID: row.ID, OperationID: row.OperationID, PublishedAt: row.PublishedAt, Holder: row.Holder,
 		SourceRevision: row.SourceRevision, Metadata: row.Metadata, RollbackOf: row.RollbackOf,
 		ManifestDigest: row.ManifestDigest.String(), FileCount: row.FileCount, TotalBytes: row.TotalBytes,
 	}

@@ -51,6 +51,9 @@ func (p *Program) recover(ctx context.Context, m *daemon.Maintenance, o recoveri
 	if err := p.print(r, func(t *table) { inspected(t, r) }); err != nil {
 		return err
 	}
+	if o.bucket.dry {
+		return p.bringBack(ctx, m, answers, o)
+	}
 	if r.NeedsRaise || o.raise {
 		question := "Raise the epoch? Every lease of the old history dies, and writes go on with what the database has now."
 		if !o.yes && !p.agrees(answers, question) {

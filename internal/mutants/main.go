@@ -42,7 +42,7 @@ func run(only string) error {
 	}
 	defer os.RemoveAll(dir)
 	caught, survived := 0, []string{}
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, recordMutants) {
 		if !pick.MatchString(m.name) {
 			continue
 		}
