@@ -138,16 +138,14 @@ func (p *Program) leaseCommand() *cobra.Command {
 				case err != nil:
 					return err
 				case !l.Live || l.Token == nil:
-					p.note("artifactd: no lease of %s is live", args[0])
-					return nil
+					return p.done(map[string]any{"pointer": args[0], "broken": false}, "no lease of %s is live", args[0])
 				}
 				args = append(args, *l.Token)
 			}
 			if err := c.BreakLease(ctx, args[0], args[1]); err != nil {
 				return err
 			}
-			p.note("artifactd: lease %s of %s is broken", args[1], args[0])
-			return nil
+			return p.done(map[string]any{"pointer": args[0], "token": args[1], "broken": true}, "lease %s of %s is broken", args[1], args[0])
 		}),
 	}
 	cmd.AddCommand(p.clientCommand(show), p.clientCommand(breaking))

@@ -35,6 +35,15 @@ func (p *Program) print(v any, rows func(*table)) error {
 	return t.w.Flush()
 }
 
+// done says that something was done: to a person, or with -o json to a program.
+func (p *Program) done(v any, format string, args ...any) error {
+	if p.format == "json" {
+		return p.print(v, nil)
+	}
+	p.note("artifactd: "+format, args...)
+	return nil
+}
+
 // printable keeps text that strangers wrote (holders, paths, labels) from steering the terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {

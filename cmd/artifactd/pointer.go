@@ -144,8 +144,7 @@ func (p *Program) pointerRetireCommand() *cobra.Command {
 			if err := c.RetirePointer(ctx, args[0], current); err != nil {
 				return err
 			}
-			p.note("artifactd: %s is retired", args[0])
-			return nil
+			return p.done(map[string]any{"name": args[0], "retired": true}, "%s is retired", args[0])
 		}),
 	}
 	cmd.Flags().StringVar(&current, "current", "", "refuse unless this version is published now (default: whatever is)")

@@ -37,6 +37,9 @@ ARTIFACTD_POINTER, ARTIFACTD_FENCING_TOKEN, ARTIFACTD_LEASE_ID, and in ARTIFACTD
 file with the whole lease as JSON, which is kept current. What it leaves running in the background is
 ended too.
 
+A command that reads the terminal gets it, as from a shell, when this one has it; Ctrl-C then goes to the
+command alone.
+
 The command's exit code is this one's, 128 and the number for a signal. The first signal sent to this
 command is passed on, a second one kills the command; while it waits for the lease, a signal ends it.`,
 		Example: "  artifactd run acme.reports.daily --wait 10m --file report.pdf -- make report.pdf",

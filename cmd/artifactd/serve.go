@@ -61,8 +61,7 @@ service's. It is safe to run at any time, more than once and at once.`,
 			if err != nil {
 				return unavailable(err)
 			}
-			p.note("artifactd: the schema is up to date")
-			return nil
+			return p.done(map[string]any{"up_to_date": true}, "the schema is up to date")
 		},
 	}
 	cmd.Flags().StringVar(&url, "database-url", "", "Postgres, as the owner of the tables")

@@ -145,7 +145,6 @@ func (p *Program) tokenRevokeCommand() *cobra.Command {
 		if err := a.RevokeToken(ctx, id); err != nil {
 			return err
 		}
-		p.note("artifactd: access token %s is revoked", id)
-		return nil
+		return p.done(map[string]any{"id": id, "revoked": true}, "access token %s is revoked", id)
 	})
 }
