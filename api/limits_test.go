@@ -168,7 +168,7 @@ func TestBucketsAreBounded(t *testing.T) {
 	if got := b.entries.Len(); got != maxBuckets {
 		t.Errorf("%d buckets", got)
 	}
-	if b.of(a) != b.of(a) {
+	if first := b.of(a); first != b.of(a) {
 		t.Error("an address has two buckets")
 	}
 }

@@ -144,7 +144,7 @@ func (v *Verifier) verify(ctx context.Context, token string) (*pointer.Caller, t
 	if from == nil {
 		return nil, never, refuse("its issuer is not trusted here")
 	}
-	jws, err := jose.ParseSigned(token, algorithms)
+	jws, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil || len(jws.Signatures) != 1 {
 		return nil, never, refuse("it is not signed with an algorithm of public keys")
 	}
