@@ -41,27 +41,49 @@ $$;
 -- +goose StatementEnd
 
 -- Two paths of which one is a folder of the other, which no file system could hold: of those given,
--- or one of them and one that is staged already. No row when there are none.
+-- or one of them and one that is staged already. No row when there are none. Its cost is that of
+-- sorting the paths and of a few looks into the index for each, however deep they are.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.path_conflict(p_manifest_id uuid, p_paths text[], OUT path text, OUT other text)
 RETURNS SETOF record LANGUAGE plpgsql VOLATILE SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
+DECLARE v_folder text; v_start text; v_last text := ''; v_path text; v_found text;
 BEGIN
-    RETURN QUERY
-    WITH given AS MATERIALIZED (
-        SELECT DISTINCT f.path COLLATE "C" AS path FROM unnest(p_paths) f (path)
-    ), folder AS MATERIALIZED (
-        SELECT DISTINCT ON (1) array_to_string((string_to_array(f.path, '/'))[1:k], '/') COLLATE "C" AS path, f.path AS below
-          FROM given f CROSS JOIN LATERAL generate_series(1, length(f.path) - length(replace(f.path, '/', ''))) k
-    )
-    SELECT d.below, f.path FROM folder d JOIN given f USING (path)
-    UNION ALL
-    SELECT d.below, m.path FROM folder d JOIN manifest_file m ON m.manifest_id = p_manifest_id AND m.path = d.path
-    UNION ALL
-    SELECT f.path, m.path FROM given f CROSS JOIN LATERAL (
+    -- With a separator that sorts before every character of a path, what lies in a folder follows it.
+    SELECT o.below, o.path INTO path, other FROM (
+        SELECT f.path, lead(f.path) OVER (ORDER BY translate(f.path, '/', chr(1)) COLLATE "C") AS below
+          FROM (SELECT DISTINCT unnest(p_paths) AS path) f) o
+     WHERE starts_with(o.below, o.path || '/') LIMIT 1;
+    IF FOUND THEN RETURN NEXT; RETURN; END IF;
+    IF NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.manifest_id = p_manifest_id) THEN RETURN; END IF;
+    SELECT f.path, m.path INTO path, other FROM unnest(p_paths) f (path) CROSS JOIN LATERAL (
         SELECT s.path FROM manifest_file s  -- '0' is the character after '/'
-         WHERE s.manifest_id = p_manifest_id AND s.path > f.path || '/' AND s.path < f.path || '0' LIMIT 1) m
-    LIMIT 1;
+         WHERE s.manifest_id = p_manifest_id AND s.path > f.path || '/' AND s.path < f.path || '0' LIMIT 1) m LIMIT 1;
+    IF FOUND THEN RETURN NEXT; RETURN; END IF;
+    -- Is a folder, or one above it, staged as a file? If so, everything between that and the folder
+    -- begins with it: what stands last before the folder tells how far up to go on looking. What is
+    -- above the folder before this one too has been looked at.
+    FOR v_path, v_start IN
+        SELECT min(f.path), d.folder
+          FROM unnest(p_paths) f (path), LATERAL (SELECT left(f.path, -strpos(reverse(f.path), '/')) AS folder) d
+         WHERE strpos(f.path, '/') > 0 GROUP BY d.folder ORDER BY translate(d.folder, '/', chr(1)) COLLATE "C" LOOP
+        v_folder := v_start;
+        LOOP
+            EXIT WHEN v_folder = '' OR starts_with(v_last || '/', v_folder || '/');
+            SELECT m.path INTO v_found FROM manifest_file m
+             WHERE m.manifest_id = p_manifest_id AND m.path <= v_folder ORDER BY m.path DESC LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            IF v_found = v_folder OR starts_with(v_folder, v_found || '/') THEN
+                path := v_path; other := v_found;
+                RETURN NEXT; RETURN;
+            END IF;
+            LOOP
+                v_folder := CASE WHEN strpos(v_folder, '/') > 0 THEN left(v_folder, -strpos(reverse(v_folder), '/')) ELSE '' END;
+                EXIT WHEN starts_with(v_found, v_folder);
+            END LOOP;
+        END LOOP;
+        v_last := v_start;
+    END LOOP;
 END $$;
 -- +goose StatementEnd
 

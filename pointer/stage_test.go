@@ -3,6 +3,8 @@ package pointer
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,5 +97,54 @@ func TestAFileIsNoFolderOfAnother(t *testing.T) {
 		if err := a.Release(t.Context(), l.ID); err != nil {
 			t.Fatal(fmt.Errorf("release: %w", err))
 		}
+	}
+}
+
+// The database looks for such paths without comparing each with each. What it finds is what
+// comparing finds.
+func TestPathConflictsAgainstComparing(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	a := w.worker()
+	l := w.acquire(a, "p", "h")
+	some := w.stage(a, l, "", "f")[0].Artifact.ID
+	random := rand.New(rand.NewPCG(1, 2))
+	names := []string{"a", "b", "a-", "a.b", "é", "0", "~"}
+	paths := func() []string {
+		list := make([]string, 1+random.IntN(4))
+		for i := range list {
+			parts := make([]string, 1+random.IntN(4))
+			for k := range parts {
+				parts[k] = names[random.IntN(len(names))]
+			}
+			list[i] = strings.Join(parts, "/")
+		}
+		return list
+	}
+	conn, conflicts := w.db.Connect(t), 0
+	for range 1000 {
+		before, given := paths(), paths()
+		manifest := uuid.New()
+		if _, err := conn.Exec(t.Context(), `INSERT INTO artifactd.manifest_file
+			SELECT $1, path, $2, 'text/plain' FROM (SELECT DISTINCT unnest($3::text[])) f (path)`, manifest, some, before); err != nil {
+			t.Fatal(err)
+		}
+		want := slices.ContainsFunc(given, func(p string) bool {
+			return slices.ContainsFunc(given, func(q string) bool { return strings.HasPrefix(q, p+"/") }) ||
+				slices.ContainsFunc(before, func(q string) bool { return strings.HasPrefix(q, p+"/") || strings.HasPrefix(p, q+"/") })
+		})
+		var got bool
+		if err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT 1 FROM artifactd.path_conflict($1, $2))`, manifest, given).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Fatalf("%q after %q: a conflict is found: %v, there is one: %v", given, before, got, want)
+		}
+		if want {
+			conflicts++
+		}
+	}
+	if conflicts < 100 || conflicts > 900 {
+		t.Errorf("%d conflicts in 1000 draws tell little", conflicts)
 	}
 }
