@@ -215,7 +215,8 @@ func TestScheduleH7UncommittedPublishAgainstAcquire(t *testing.T) {
 			w := newWorld(t)
 			w.pointer("p")
 			a, b := w.worker(), w.worker()
-			l, err := a.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "A", TTL: MinTTL})
+			// Long enough for a busy machine to publish within it, and waited out below.
+			l, err := a.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "A", TTL: 5 * MinTTL})
 			if err != nil {
 				t.Fatal(err)
 			}

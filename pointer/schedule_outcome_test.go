@@ -51,7 +51,7 @@ func TestScheduleU1AnswerToPublishIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.pointer("p", "q")
-			a, proxy := w.throughProxy(Options{DecisionTimeout: 2 * time.Second})
+			a, proxy := w.throughProxy(Options{DecisionTimeout: 5 * time.Second})
 			other := w.worker()
 			// The statement is prepared by now, so that the lost answer is the publish's own.
 			w.published(a, w.ready(a, "q", "A"))
