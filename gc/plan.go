@@ -122,7 +122,7 @@ func (c *Collector) Plan(ctx context.Context, o PlanOptions) (Plan, error) {
 	}
 	plan := Plan{ID: id, Pointer: o.Pointer}
 	if err := c.makePlan(ctx, o, &plan); err != nil {
-		return plan, fmt.Errorf("plan collection: %w", err)
+		return plan, fmt.Errorf("plan collection: %w", historyFault(err))
 	}
 	return c.PlanByID(ctx, id)
 }

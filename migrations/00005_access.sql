@@ -33,6 +33,7 @@ BEGIN
     UPDATE access_token SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE access_token_id = p_id;
     known := FOUND;
     IF known THEN
+        PERFORM count_decision();  -- a history that lost it would let the token in again
         RAISE LOG 'artifactd audit: access token % was revoked by role % from %',
             p_id, session_user, coalesce(inet_client_addr()::text, 'a local socket');
     END IF;

@@ -252,6 +252,11 @@ func TestWhatIsCounted(t *testing.T) {
 	if n := p.counts(func() { p.must(p.catalogue.Retire(ctx, "p", v.Token)) }); n < 1 {
 		t.Errorf("retire counts %d", n)
 	}
+	token, _, err := p.catalogue.CreateToken(ctx, "t", []pointer.Scope{pointer.ScopeRead}, []string{"*"}, nil)
+	p.must(err)
+	if n := p.counts(func() { p.must(p.catalogue.RevokeToken(ctx, token.ID)) }); n != 1 {
+		t.Errorf("revoking a token counts %d", n)
+	}
 	if n := p.counts(func() { _, err := p.catalogue.Resolve(ctx, "p"); _ = err }); n != 0 {
 		t.Errorf("reading counts %d", n)
 	}

@@ -419,7 +419,7 @@ var mutants = []mutant{
 		file: leases,
 		old:  "\n            AND i.table_path = pg_relation_filepath('artifactd.installation')\n",
 		new:  "\n",
-		pkg:  "./internal/daemon", run: "TestDumpRestoredIntoTheSame",
+		pkg:  "./recovery", run: "TestEveryDecisionLooksAtTheHistory",
 	},
 	{
 		name: "a sign does not stop decisions",
