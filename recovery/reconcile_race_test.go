@@ -22,8 +22,9 @@ func TestReconcileBesideRestore(t *testing.T) {
 			key := s.layout.ArtifactKey(digest, id)
 			var pass int
 			for range 2 {
-				pass = s.number(`SELECT pass_id FROM artifactd.begin_reconcile('artifactd/', 0, 1)`)
-				s.exec(`SELECT artifactd.note_unknown(ARRAY[$1], ARRAY[''], ARRAY[4::bigint])`, key)
+				s.exec(`SELECT artifactd.end_reconcile($1, 'done')`, pass) // the one before, if any
+				pass = s.number(`SELECT pass_id FROM artifactd.begin_reconcile('artifactd/', 0, 1, false, 3600, NULL)`)
+				s.exec(`SELECT artifactd.note_unknown($1, ARRAY[$2], ARRAY[''], ARRAY[4::bigint])`, pass, key)
 			}
 			s.exec(`SELECT artifactd.end_listing($1, 1)`, pass)
 
