@@ -99,7 +99,7 @@ func TestPublishSettlesWhenItsTimeEnds(t *testing.T) {
 
 func TestPublishDoesNotSettleWhatWasDecided(t *testing.T) {
 	for code, status := range map[client.Code]int{
-		client.ErrPublishRefused: 409, client.ErrOperationMismatch: 422, client.ErrHistoryChanged: 503, client.ErrForbidden: 403,
+		client.ErrPublishRefused: 409, client.ErrOperationMismatch: 422, client.ErrForbidden: 403,
 	} {
 		s := newService(t)
 		s.on(publishRoute, refuses(status, string(code), "reason", "superseded", "current_token", "1.3"))
@@ -110,6 +110,17 @@ func TestPublishDoesNotSettleWhatWasDecided(t *testing.T) {
 		if n := s.count(publishRoute); n != 1 {
 			t.Errorf("%s: asked %d times", code, n)
 		}
+	}
+}
+
+// A database that was restarted or failed over is compared with the bucket first: seconds in which a
+// publish is not lost.
+func TestPublishOutlivesAChangeOfHistory(t *testing.T) {
+	s := newService(t)
+	s.on(publishRoute, refuses(503, "history-changed"), refuses(503, "history-changed"), published())
+	got, err := s.client(t).Publish(t.Context(), heldLease(), client.Publication{OperationID: opID})
+	if err != nil || got.Version != "1.2" {
+		t.Errorf("published %+v, %v", got, err)
 	}
 }
 

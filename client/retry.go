@@ -62,15 +62,15 @@ func (e *askedToWait) Error() string   { return e.problem.Error() }
 func (e *askedToWait) Unwrap() []error { return []error{e.problem, &e.after} }
 
 // worthRetrying reports whether an idempotent call that failed like this may succeed later: the
-// connection broke, or the service or the store said that it cannot now. A history-changed answer
-// waits for a person, not for seconds.
+// connection broke, or the service or the store said that it cannot now. A history-changed answer is
+// mostly a database that was restarted or failed over, which settles itself within seconds.
 func worthRetrying(err error) bool {
 	var unknown *unknownError
 	if errors.As(err, &unknown) {
 		return true
 	}
 	if p, ok := asProblem(err); ok {
-		return p.temporary() && p.Code != ErrHistoryChanged && p.Code != ErrOutcomeUnknown
+		return p.temporary() && p.Code != ErrOutcomeUnknown
 	}
 	var s *StoreError
 	if errors.As(err, &s) {

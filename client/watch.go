@@ -96,7 +96,7 @@ func (w *watch) next(ctx context.Context) ([]types.ResolvedVersion, error) {
 			return nil, context.Cause(ctx)
 		case err == nil: // the wait was over; one that was none must not be asked for without end
 			pause = watchFirst
-		case !worthWatching(err), unmet(err) && time.Since(w.began) > watchUnmet:
+		case !worthRetrying(err), unmet(err) && time.Since(w.began) > watchUnmet:
 			return nil, err
 		default:
 			pause = min(2*pause, watchLongest)
@@ -110,11 +110,6 @@ func (w *watch) next(ctx context.Context) ([]types.ResolvedVersion, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-}
-
-// worthWatching reports whether what a watch waits for may still come.
-func worthWatching(err error) bool {
-	return worthRetrying(err) || errors.Is(err, ErrHistoryChanged)
 }
 
 // poll makes one call, which the service holds until there is something new, and answers what to give

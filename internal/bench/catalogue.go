@@ -68,11 +68,6 @@ func (s *stack) newSite(ctx context.Context, name string, live int) (*site, erro
 	return o, o.rows(ctx, "live", live, true)
 }
 
-const (
-	filesOfGeneration    = 10
-	generationsOfPointer = 10
-)
-
 // rowsSQL makes artifacts 1 to $2, ten a generation, ten generations a pointer, all in the past. $3
 // says whether they are published, with one version shown and nine kept by their number; otherwise
 // they are dead generations, due now. Past the functions, because those take a call for each.
