@@ -191,7 +191,7 @@ func TestExplainEachStatement(t *testing.T) {
 		p.call(page, "items of a plan", `SELECT item_id FROM artifactd.gc_plan_item i JOIN artifactd.pointer p USING (pointer_id) LEFT JOIN artifactd.generation g ON g.generation_id = i.item_id
 			WHERE i.plan_id = $1 AND (i.pointer_id, i.item_id) > ($2, $3) ORDER BY i.pointer_id, i.item_id LIMIT $4`, plan, 0, uuid.Nil, batch)
 
-		p.call(few, "begin reconcile", `SELECT * FROM artifactd.begin_reconcile('artifactd/', 0, 1, false, 60, 1)`)
+		p.call(few, "begin reconcile", `SELECT * FROM artifactd.begin_reconcile('artifactd/', 0, 1, false, 60, NULL)`)
 		pass := `(SELECT max(pass_id) FROM artifactd.reconcile_pass)`
 		p.call(page, "note unknown", `SELECT * FROM artifactd.note_unknown(`+pass+`, ARRAY(SELECT 'artifactd/artifacts/' || encode(sha256(i::text::bytea), 'hex') || '/' || md5('a' || i)::uuid
 			FROM generate_series(5000, 5249) i), array_fill(''::text, ARRAY[250]), array_fill(1::bigint, ARRAY[250]))`)

@@ -33,7 +33,7 @@ const (
 	// passBeats is how often it is heard of in that time.
 	passBeats = 4
 	// passLostCode is the SQLSTATE of a step of a pass that was taken over.
-	passLostCode = "AD002"
+	passLostCode = "AD003"
 )
 
 // holding begins a pass, keeps its lease while run works, and ends it. The context of run ends when

@@ -13,6 +13,7 @@ import (
 
 	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/internal/testenv"
+	"github.com/artifactd/artifactd/pointer"
 )
 
 // While a pass is under way nobody begins another; when it has ended, anybody may.
@@ -63,7 +64,7 @@ func TestReconcileTakesOver(t *testing.T) {
 		}
 	}}
 	r, err := newReconciler(t, s.pool, store, s.layout).RunOnce(t.Context(), anyShare)
-	if !errors.Is(err, gc.ErrPassLost) || r.Moved != 0 || s.number(ledgerSize) != 0 {
+	if !errors.Is(err, gc.ErrPassLost) || errors.Is(err, pointer.ErrHistoryChanged) || r.Moved != 0 || s.number(ledgerSize) != 0 {
 		t.Errorf("the one who was taken over: %+v, %v", r, err)
 	}
 	if n := s.number(`SELECT count(*) FROM artifactd.reconcile_pass WHERE outcome = 'lost'`); n != 1 {
@@ -71,6 +72,29 @@ func TestReconcileTakesOver(t *testing.T) {
 	}
 	if r := s.pass(anyShare); r.Moved != 1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// While collection is held after a change of the history, nothing is condemned or deleted, and the
+// answer says who lets it go on.
+func TestNothingGoesWhileCollectionIsHeld(t *testing.T) {
+	s := marked(t, testenv.Versitygw)
+	lost := s.orphan("lost", nil)
+	s.pass(anyShare)
+	s.exec(`UPDATE artifactd.installation SET collection_held_at = clock_timestamp()`)
+	_, err := newReconciler(t, s.pool, s.store, s.layout).RunOnce(t.Context(), anyShare)
+	if !errors.Is(err, pointer.ErrHistoryChanged) || errors.Is(err, gc.ErrPassLost) || !strings.Contains(err.Error(), "artifactd recover") {
+		t.Errorf("reconciliation while collection is held: %v", err)
+	}
+	if _, err := s.collector(s.store).RunOnce(t.Context(), gc.RunOptions{}); !errors.Is(err, pointer.ErrHistoryChanged) {
+		t.Errorf("collection while it is held: %v", err)
+	}
+	if !s.there(lost) {
+		t.Error("an object is gone while collection was held")
+	}
+	s.exec(`UPDATE artifactd.installation SET collection_held_at = NULL`)
+	if r := s.pass(anyShare); r.Moved != 1 {
+		t.Errorf("when collection goes on: %+v", r)
 	}
 }
 

@@ -110,7 +110,7 @@ BEGIN
     UPDATE reconcile_pass SET live_until = clock_timestamp() + make_interval(secs => lease_seconds)
      WHERE pass_id = p_pass_id AND ended_at IS NULL RETURNING * INTO v;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'reconcile pass % has ended or was taken over', p_pass_id USING ERRCODE = 'AD002';
+        RAISE EXCEPTION 'reconcile pass % has ended or was taken over', p_pass_id USING ERRCODE = 'AD003';
     END IF;
     RETURN v;
 END $$;
