@@ -67,7 +67,7 @@ var outcomes = []outcome{
 	{client.ErrNotFound, exitNotFound, ""},
 	{errNotFound, exitNotFound, ""},
 	{client.ErrInvalidRequest, exitUsage, ""},
-	{client.ErrHistoryChanged, exitUnavailable, "try again in a minute; if it stays so, an operator must run `artifactd recover`"},
+	{client.ErrHistoryChanged, exitUnavailable, ""},
 	{client.ErrUnavailable, exitUnavailable, "see the log of the service for what it lacks"},
 	{errUnavailable, exitUnavailable, ""},
 	{fs.ErrPermission, exitFailed, ""},
