@@ -47,6 +47,26 @@ func TestStagingPathsThatShareADigestIsLinear(t *testing.T) {
 	}
 }
 
+// A tree is staged in batches, and the last costs what the first did: also on a connection that made
+// its plans while the tables were empty, before anybody had analysed them.
+func TestStagingATreeIsLinear(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	const batches, many = 8, 250
+	p, lease := w.planned(), uuid.New()
+	p.call(20, "acquire", `SELECT * FROM artifactd.acquire('p', 'h', 60, $1, $2, 'x')`, lease, uuid.New())
+	for b := range batches {
+		// Each path is handled a few times by each statement; comparing with what is staged handles it 2000 times.
+		p.call(10*many, fmt.Sprintf("batch %d", b), `SELECT * FROM (SELECT array_agg($3::integer % 7 || '/f' || $3::integer * 1000 + i) paths,
+				array_agg(sha256(($3::integer * 1000 + i)::text::bytea)) digests, array_agg(1::bigint) sizes, array_agg('x'::text) types,
+				array_agg(gen_random_uuid()) ids FROM generate_series(1, $2::integer) i) f,
+			artifactd.stage($1, 1, 1, f.paths, f.digests, f.sizes, f.types, f.ids, 60, 60, 100000)`, lease, many, b)
+	}
+	if n := w.count(`SELECT count(*) FROM artifactd.manifest_file WHERE manifest_id = $1`, lease); n != batches*many {
+		t.Errorf("%d paths of %d are staged", n, batches*many)
+	}
+}
+
 // A version is always something that a file system can hold.
 func TestAFileIsNoFolderOfAnother(t *testing.T) {
 	w := newWorld(t)
