@@ -561,15 +561,19 @@ func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {
 	a := w.worker()
 	b, proxy := w.throughProxy(Options{})
 	look := func() (Token, error) { return b.Head(context.Background(), "p") }
-	both := func() <-chan error {
+	// One look-up for each statement: the second comes when the first has been taken up, which only
+	// shows while answers are held.
+	both := func(held bool) <-chan error {
 		answers := make(chan error, b.heads.parallel)
-		for range b.heads.parallel {
+		for i := range b.heads.parallel {
 			go func() { _, err := look(); answers <- err }()
-			w.await("the look-up is taken up", func() bool {
-				b.heads.mu.Lock()
-				defer b.heads.mu.Unlock()
-				return len(b.heads.waiting) == 0
-			})
+			if held {
+				w.await("the look-up is taken up", func() bool {
+					b.heads.mu.Lock()
+					defer b.heads.mu.Unlock()
+					return len(b.heads.waiting) == 0 && b.heads.running == i+1
+				})
+			}
 		}
 		return answers
 	}
@@ -585,14 +589,37 @@ func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {
 		}
 	}
 	// Both connections exist, and have their statement prepared.
-	w.await("both connections are warm", func() bool { drain(both()); return carriedOut() >= b.heads.parallel })
+	w.await("both connections are warm", func() bool { drain(both(false)); return carriedOut() >= b.heads.parallel })
 	w.exec(`CREATE TABLE mark AS SELECT clock_timestamp() AS at`)
-	proxy.Set(testenv.Fault{HoldToClient: true})
-	early := both()
-	w.await("both statements are carried out, and their answers held", func() bool {
-		return w.count(`SELECT count(*) FROM pg_stat_activity, mark WHERE datname = current_database() AND state = 'idle'
-			AND query LIKE '%pg_is_in_recovery%' AND query_start > mark.at AND pid <> pg_backend_pid()`) == b.heads.parallel
-	})
+	early := make(<-chan error)
+	for held, tries := false, 0; !held; tries++ {
+		if tries == 5 {
+			var seen string
+			if err := w.owner.QueryRow(t.Context(), `SELECT string_agg(format('%s %s %s %s', pid, state, query_start - at, left(query, 60)), E'\n')
+				FROM pg_stat_activity, mark WHERE datname = current_database()`).Scan(&seen); err != nil {
+				t.Error(err)
+			}
+			t.Fatalf("the answers of both statements could not be held:\n%s", seen)
+		}
+		w.exec(`UPDATE mark SET at = clock_timestamp()`)
+		w.await("nobody looks any more", func() bool {
+			b.heads.mu.Lock()
+			defer b.heads.mu.Unlock()
+			return b.heads.running == 0
+		})
+		proxy.Set(testenv.Fault{HoldToClient: true})
+		early = both(true)
+		// A connection that is new to its statement asks for its description first, and gets no answer
+		// to that. When it got one, it is no longer new, and this can be tried again.
+		for began := time.Now(); !held && time.Since(began) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
+			held = w.count(`SELECT count(*) FROM pg_stat_activity, mark WHERE datname = current_database() AND state = 'idle'
+				AND query LIKE '%pg_is_in_recovery%' AND query_start > mark.at AND pid <> pg_backend_pid()`) >= b.heads.parallel
+		}
+		if !held {
+			proxy.Set(testenv.Fault{})
+			drain(early)
+		}
+	}
 	l := w.ready(a, "p", "A")
 	w.published(a, l)
 	late := make(chan Token, 1)
