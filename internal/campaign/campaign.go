@@ -156,9 +156,8 @@ func (c *campaign) snapshot(shown []pointer.Token) {
 // run is the whole campaign, from the first pointer to the invariants.
 func (c *campaign) run(ctx context.Context) error {
 	for p, name := range c.names {
-		setup := newActor(c, -1-p)
-		if out := setup.exchange(c.stack.replicas[0], http.MethodPut, "/v1/pointers/"+name, map[string]any{}, callTimeout, nil); out.status != http.StatusCreated {
-			return fmt.Errorf("create %s: %d %s %s", name, out.status, out.Code, out.Detail)
+		if err := newActor(c, -1-p).makePointer(ctx, name); err != nil {
+			return err
 		}
 	}
 	if err := c.barrier(ctx, 0); err != nil {
@@ -194,6 +193,32 @@ func (c *campaign) run(ctx context.Context) error {
 	}
 	return c.verify(ctx)
 }
+
+// makePointer makes one before the campaign begins. A service that is ready to be read from may
+// still wait for its first look at the bucket before it takes writes, and says so with 503.
+func (a *actor) makePointer(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	r := a.c.stack.replicas[0]
+	for {
+		out := a.exchange(r, http.MethodPut, "/v1/pointers/"+name, map[string]any{}, callTimeout, nil)
+		// The answer to an attempt before may have been lost: then the pointer is there.
+		if out.status == http.StatusCreated || out.status == http.StatusOK {
+			return nil
+		}
+		if !out.silent() && !out.unavailable() {
+			return fmt.Errorf("create %s: %d %s %s", name, out.status, out.Code, out.Detail)
+		}
+		select {
+		case <-time.After(createPause):
+		case <-ctx.Done():
+			return fmt.Errorf("create %s: %d %s %s; the service said:\n%s", name, out.status, out.Code, out.Detail, r.said())
+		}
+	}
+}
+
+// createPause is between two attempts to make a pointer.
+const createPause = 100 * time.Millisecond
 
 // cut makes a barrier at the end of every window until the time is over.
 func (c *campaign) cut(ctx context.Context, failed <-chan error) error {

@@ -136,6 +136,15 @@ func (r *replica) running() *devstack.Process {
 	return r.process
 }
 
+// said is what the service logged, for an error that would be less clear without it.
+func (r *replica) said() []byte {
+	b, err := os.ReadFile(filepath.Join(r.dir, "log"))
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return b
+}
+
 // kill is kill -9.
 func (r *replica) kill() { r.running().Kill() }
 

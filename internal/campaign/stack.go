@@ -173,8 +173,7 @@ func (s *stack) awaitReady(ctx context.Context) error {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
-				said, _ := os.ReadFile(filepath.Join(r.dir, "log")) // without it the error is only less clear
-				return fmt.Errorf("a service does not get ready: %w; it said:\n%s", errors.Join(ctx.Err(), err), said)
+				return fmt.Errorf("a service does not get ready: %w; it said:\n%s", errors.Join(ctx.Err(), err), r.said())
 			}
 		}
 	}
