@@ -77,7 +77,7 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 	pg := in.db.Postgres
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	shown := in.worker().publish("p", 3)
 	backup := testenv.BaseBackup(t, pg)
 	var wg sync.WaitGroup
@@ -120,13 +120,13 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 		t.Errorf("the new token is %s, and %s was issued before", fresh.Token, old.Token)
 	}
 	// D4: off until an operator resumes it.
-	if a := r.call("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
 		t.Errorf("collection before it is resumed: %s", a)
 	}
 	if resumed, err := in.operator().History.Resume(context.Background()); err != nil || !resumed {
 		t.Errorf("resumed %v, %v", resumed, err)
 	}
-	if a := r.call("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {
 		t.Errorf("collection after it was resumed: %s", a)
 	}
 }
@@ -138,7 +138,7 @@ func TestScheduleD2PromotionThatLosesPublishes(t *testing.T) {
 	in := newInstallation(t, primary)
 	first := in.replica()
 	first.writes()
-	first.put("p")
+	first.pointer("p")
 	w := in.worker()
 	shown := w.publish("p", 3)
 	standby, options := testenv.Standby(t, primary, "standby1")
@@ -187,7 +187,7 @@ func TestCleanPromotionRaisesTheEpochOnce(t *testing.T) {
 	in := newInstallation(t, primary)
 	first := in.replica()
 	first.writes()
-	first.put("p")
+	first.pointer("p")
 	standby, _ := testenv.Standby(t, primary, "standby1")
 	in.config.DatabaseURL = in.db.EitherURL(primary, standby)
 	replicas := []*replica{in.replica(), in.replica(), in.replica()}
@@ -230,7 +230,7 @@ func TestCleanPromotionRaisesTheEpochOnce(t *testing.T) {
 	if keys := in.keys("epochs/"); len(keys) != 2 {
 		t.Errorf("the bucket holds %v", keys)
 	}
-	if a := replicas[1].call("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
+	if a := replicas[1].ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
 		t.Errorf("collection before an operator has seen it: %s", a)
 	}
 }
@@ -242,7 +242,7 @@ func TestScheduleD3DataFolderCopiedBack(t *testing.T) {
 	in := newInstallation(t, pg)
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	shown := in.worker().publish("p", 2)
 	r.end()
 	stop(t, pg)
@@ -277,7 +277,7 @@ func TestRestoreToAMomentFromAnArchive(t *testing.T) {
 	in := newInstallation(t, pg)
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	w := in.worker()
 	w.publish("p", 1)
 	backup := testenv.BaseBackup(t, pg)
@@ -309,7 +309,7 @@ func TestRestartOfTheServerIsReleased(t *testing.T) {
 	in := newInstallation(t, testenv.Postgres(t, options))
 	replicas := []*replica{in.replica(), in.replica()}
 	replicas[0].writes()
-	replicas[0].put("p")
+	replicas[0].pointer("p")
 	held := in.worker().ready("p")
 	stop(t, in.db.Postgres)
 	in.goOn(testenv.Postgres(t, options))
