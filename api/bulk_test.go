@@ -8,6 +8,8 @@ import (
 	"io"
 	"maps"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -505,4 +507,42 @@ func TestArchivesAtOnce(t *testing.T) {
 	wg.Wait()
 	second.do("PUT", leasePath(l)+"/content", body).want(200)
 	h.admin.do("PUT", leasePath(l)+"/content", body).want(200)
+}
+
+// Whatever comes as an archive, what is taken of it is within the bounds, and it comes to an end.
+func FuzzArchive(f *testing.F) {
+	id := "018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e8f"
+	whole := archiveOf(f, member{id, []byte("content"), 0}, member{"./018f3c2e-5b7a-7c1d-9e2f-3a4b5c6d7e90", nil, 0})
+	f.Add(whole)
+	f.Add(whole[:1000])
+	f.Add(archiveOf(f, member{id, []byte("x"), 0}, member{id, []byte("x"), 0}))
+	f.Add(archiveOf(f, member{"folder/", nil, tar.TypeDir}, member{id, make([]byte, 2000), 0}))
+	f.Add(archiveOf(f, member{id, nil, tar.TypeSymlink}))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		a := newBulkArchive(&arrival{body: bytes.NewReader(body), control: http.NewResponseController(httptest.NewRecorder())})
+		taken := map[uuid.UUID]bool{}
+		for range maxBulkFiles + 2 {
+			chunk, err := a.next()
+			if len(chunk) > bulkChunkFiles {
+				t.Fatalf("%d files at a time", len(chunk))
+			}
+			for _, item := range chunk {
+				switch {
+				case item.fault != nil && item.content != nil:
+					t.Fatal("a file at fault has content")
+				case item.fault == nil && (taken[item.id] || len(item.content) > maxBulkFile):
+					t.Fatalf("%s is taken twice, or has %d bytes", item.id, len(item.content))
+				case item.fault == nil:
+					taken[item.id] = true
+				}
+			}
+			if err != nil {
+				if p, _, unexpected := problemOf(err); err != io.EOF && (unexpected || p.Status/100 != 4) {
+					t.Fatalf("it ends with %v", err)
+				}
+				return
+			}
+		}
+		t.Fatal("it does not end")
+	})
 }

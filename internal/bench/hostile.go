@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,7 +72,7 @@ func prepareHostile(ctx context.Context, s *stack) (ours, peer side, err error) 
 		if one, err = s.healthy(ctx, names, d); err != nil {
 			return one, err
 		}
-		return one, tell(ctx, attackers, s.service.process.Pid())
+		return one, tell(ctx, attackers, s.service.PID)
 	}
 	return ours, peer, nil
 }
@@ -160,27 +159,14 @@ func tell(ctx context.Context, attackers *child, service int) error {
 	if err := json.NewDecoder(resp.Body).Decode(&did); err != nil {
 		return err
 	}
+	peak := "?" // where the system does not tell
+	if n, err := peakMemory(service); err == nil {
+		peak = strconv.FormatInt(n/mebibyte, 10)
+	}
 	fmt.Fprintf(os.Stderr, "bench: hostile: %d slow connections open, %d opened again; %d guesses refused, %d told to wait; the service has had %s MiB at most\n",
-		did.Open, did.Reopened, did.Refused, did.Postponed, peakMemory(service))
+		did.Open, did.Reopened, did.Refused, did.Postponed, peak)
 	if did.Open+did.Reopened == 0 || did.Refused+did.Postponed == 0 {
 		return errors.New("nobody was hostile")
 	}
 	return nil
-}
-
-// peakMemory is the most memory that a process has had, in MiB, where the system tells.
-func peakMemory(pid int) string {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return "?"
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
-			if kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB")); err == nil {
-				return strconv.Itoa(kib >> 10)
-			}
-		}
-	}
-	return "?"
 }

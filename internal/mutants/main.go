@@ -42,7 +42,7 @@ func run(only string) error {
 	}
 	defer os.RemoveAll(dir)
 	caught, survived := 0, []string{}
-	for _, m := range slices.Concat(mutants, recordMutants) {
+	for _, m := range slices.Concat(mutants, recordMutants, archiveMutants) {
 		if !pick.MatchString(m.name) {
 			continue
 		}
