@@ -367,6 +367,10 @@ type Generation struct {
 	// Readable Its files can be read.
 	Readable bool `json:"readable"`
 
+	// RecoveredFrom The token that this version had in a history that the database lost. An operator brought it back under a
+	// token of its own; the old one may name another version by now.
+	RecoveredFrom *string `json:"recovered_from,omitempty"`
+
 	// RollbackOf The version whose manifest this rollback shares.
 	RollbackOf *string `json:"rollback_of,omitempty"`
 
@@ -601,14 +605,19 @@ type Problem struct {
 	ExpiresInSeconds *float64 `json:"expires_in_seconds,omitempty"`
 
 	// Field The member, parameter or header at fault, like `files[3].digest`.
-	Field       *string   `json:"field,omitempty"`
-	Holder      *string   `json:"holder,omitempty"`
-	OperationId *string   `json:"operation_id,omitempty"`
-	Reason      *string   `json:"reason,omitempty"`
-	Refusals    []Refusal `json:"refusals,omitempty"`
-	Status      int       `json:"status"`
-	Title       string    `json:"title"`
-	Token       *string   `json:"token,omitempty"`
+	Field       *string `json:"field,omitempty"`
+	Holder      *string `json:"holder,omitempty"`
+	OperationId *string `json:"operation_id,omitempty"`
+
+	// OperatorRequired Of `history-changed`: true when the database is known to have lost something, and for collections until
+	// the change is acknowledged. It waits for a person (`artifactd recover`), so there is no Retry-After.
+	// Absent while the change may settle itself, which takes seconds.
+	OperatorRequired *bool     `json:"operator_required,omitempty"`
+	Reason           *string   `json:"reason,omitempty"`
+	Refusals         []Refusal `json:"refusals,omitempty"`
+	Status           int       `json:"status"`
+	Title            string    `json:"title"`
+	Token            *string   `json:"token,omitempty"`
 
 	// Type `/problems/<code>`.
 	Type string `json:"type"`
