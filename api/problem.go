@@ -39,6 +39,7 @@ var (
 	errSizeMismatch      = artifacts.ErrSizeMismatch
 	errUnavailable       = errors.New("temporarily unavailable; try again after Retry-After")
 	errInternal          = errors.New("internal error")
+	errLostBytes         = errors.New("bytes of a published file are lost")
 )
 
 // problemKind is one line of the problem table.
@@ -179,6 +180,10 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 			return p, l.after, false
 		}
 		return p, 0, false
+	}
+	if errors.Is(err, errLostBytes) {
+		return newProblem(kindInternal, "The store has lost the bytes of this file, or has others under its key. Publish the file again for a whole version; "+
+			"an operator sees with `artifactd verify` what else is missing. The error id names the line in the service's log."), 0, true
 	}
 	return newProblem(kindInternal, "The service failed in a way it did not expect. Report the error id."), 0, true
 }
