@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,7 +96,7 @@ func prepareHostile(ctx context.Context, s *stack) (ours, peer side, err error) 
 		if err != nil {
 			return one, err
 		}
-		tell(before, after, time.Since(began), s.service.process.Pid())
+		tell(before, after, time.Since(began), s.service.PID)
 		return one, nil
 	}
 	return beside, alone, nil
@@ -217,23 +216,10 @@ func attacked(ctx context.Context, attackers *child) (did attackCounts, err erro
 // tell says how the attack went while it was measured.
 func tell(before, after attackCounts, took time.Duration, service int) {
 	rate := func(n int64) float64 { return float64(n) / took.Seconds() }
+	peak := "?" // where the system does not tell
+	if n, err := peakMemory(service); err == nil {
+		peak = strconv.FormatInt(n/mebibyte, 10)
+	}
 	fmt.Fprintf(os.Stderr, "bench: hostile: %d slow connections open, %.0f a second opened again; %.0f guesses a second refused, %.0f told to wait; the service has had %s MiB at most\n",
-		after.Open, rate(after.Tried-before.Tried), rate(after.Refused-before.Refused), rate(after.Postponed-before.Postponed), peakMemory(service))
-}
-
-// peakMemory is the most memory that a process has had, in MiB, where the system tells.
-func peakMemory(pid int) string {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return "?"
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
-			if kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB")); err == nil {
-				return strconv.Itoa(kib >> 10)
-			}
-		}
-	}
-	return "?"
+		after.Open, rate(after.Tried-before.Tried), rate(after.Refused-before.Refused), rate(after.Postponed-before.Postponed), peak)
 }

@@ -104,9 +104,9 @@ func (l *logBuffer) await(t *testing.T, text string) {
 
 func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !condition(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("not within a minute: ", what)
+			t.Fatal("not within three minutes: ", what)
 		}
 	}
 }
@@ -354,7 +354,7 @@ func dialFrom(t *testing.T, host byte, address string) *conn {
 func newConn(t *testing.T, c net.Conn) *conn {
 	t.Helper()
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(3 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	return &conn{Conn: c, Reader: bufio.NewReader(c), t: t}

@@ -46,7 +46,7 @@ func everythingWaits(t *testing.T, r *replica, shown pointer.Token) {
 	var a answer
 	within(t, "writes are refused for what is lost", func() bool {
 		a = r.refuses("history-changed")
-		return strings.Contains(a.Detail, "are lost") && strings.Contains(a.Detail, "artifactd recover")
+		return strings.Contains(a.Detail, "are lost") && strings.Contains(a.Detail, "artifactd recover") && a.OperatorRequired
 	}, &a)
 	within(t, "readiness says so too", func() bool {
 		a = r.call("GET", "/readyz", "")
@@ -82,7 +82,7 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 	pg := in.db.Postgres
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	shown := in.worker().publish("p", 3)
 	backup := testenv.BaseBackup(t, pg)
 	var wg sync.WaitGroup
@@ -125,13 +125,13 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 		t.Errorf("the new token is %s, and %s was issued before", fresh.Token, old.Token)
 	}
 	// D4: off until an operator resumes it.
-	if a := r.call("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" || !a.OperatorRequired || a.retryAfter != "" {
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" || !a.OperatorRequired || a.retryAfter != "" {
 		t.Errorf("collection before it is resumed: %s, Retry-After %q", a, a.retryAfter)
 	}
 	if resumed, err := in.operator().History.Resume(context.Background()); err != nil || !resumed {
 		t.Errorf("resumed %v, %v", resumed, err)
 	}
-	if a := r.call("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {
 		t.Errorf("collection after it was resumed: %s", a)
 	}
 }
@@ -143,7 +143,7 @@ func TestScheduleD2PromotionThatLosesPublishes(t *testing.T) {
 	in := newInstallation(t, primary)
 	first := in.replica()
 	first.writes()
-	first.put("p")
+	first.pointer("p")
 	w := in.worker()
 	shown := w.publish("p", 3)
 	standby, options := testenv.Standby(t, primary, "standby1")
@@ -192,7 +192,7 @@ func TestCleanPromotionRaisesTheEpochOnce(t *testing.T) {
 	in := newInstallation(t, primary)
 	first := in.replica()
 	first.writes()
-	first.put("p")
+	first.pointer("p")
 	standby, _ := testenv.Standby(t, primary, "standby1")
 	in.config.DatabaseURL = in.db.EitherURL(primary, standby)
 	replicas := []*replica{in.replica(), in.replica(), in.replica()}
@@ -235,7 +235,7 @@ func TestCleanPromotionRaisesTheEpochOnce(t *testing.T) {
 	if keys := in.keys("epochs/"); len(keys) != 2 {
 		t.Errorf("the bucket holds %v", keys)
 	}
-	if a := replicas[1].call("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
+	if a := replicas[1].ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
 		t.Errorf("collection before an operator has seen it: %s", a)
 	}
 }
@@ -247,7 +247,7 @@ func TestScheduleD3DataFolderCopiedBack(t *testing.T) {
 	in := newInstallation(t, pg)
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	shown := in.worker().publish("p", 2)
 	r.end()
 	stop(t, pg)
@@ -282,7 +282,7 @@ func TestRestoreToAMomentFromAnArchive(t *testing.T) {
 	in := newInstallation(t, pg)
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	w := in.worker()
 	w.publish("p", 1)
 	backup := testenv.BaseBackup(t, pg)
@@ -314,7 +314,7 @@ func TestRestartOfTheServerIsReleased(t *testing.T) {
 	in := newInstallation(t, testenv.Postgres(t, options))
 	replicas := []*replica{in.replica(), in.replica()}
 	replicas[0].writes()
-	replicas[0].put("p")
+	replicas[0].pointer("p")
 	held := in.worker().ready("p")
 	stop(t, in.db.Postgres)
 	in.goOn(testenv.Postgres(t, options))

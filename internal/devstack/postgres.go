@@ -18,7 +18,7 @@ import (
 const superuser = "postgres"
 
 // startTimeout bounds the start of a server, crash recovery included.
-const startTimeout = 60 * time.Second
+const startTimeout = 5 * time.Minute
 
 // PostgresOptions configure StartPostgres.
 type PostgresOptions struct {
@@ -132,7 +132,7 @@ func startLocked(ctx context.Context, o PostgresOptions, dir folder) (*Postgres,
 }
 
 // orphanGrace is how long the backends of a killed postmaster may take to end.
-const orphanGrace = 5 * time.Second
+const orphanGrace = time.Minute
 
 func (p *Postgres) restart(ctx context.Context, in installation, id identity, o PostgresOptions) error {
 	deadline := time.Now().Add(orphanGrace)

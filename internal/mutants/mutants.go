@@ -23,5 +23,5 @@ const (
 
 // mutants are all of them. A guard without a mutant is a guard that nobody knows to be tested.
 func mutants() []mutant {
-	return slices.Concat(fenceMutants, stagingMutants, collectMutants, historyMutants, recordMutants, accessMutants)
+	return slices.Concat(fenceMutants, stagingMutants, collectMutants, historyMutants, recordMutants, archiveMutants, accessMutants)
 }
