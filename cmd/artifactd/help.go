@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ func group(root *cobra.Command) {
 	of := map[string]string{
 		"publish": groupWork, "run": groupWork, "get": groupWork, "resolve": groupWork, "watch": groupWork,
 		"pointer": groupLook, "history": groupLook, "rollback": groupLook, "lease": groupLook,
-		"version": "", "help": "", "completion": "",
+		"version": "", "help": "", "completion": "", "man": "", "exit-codes": "", "environment": "",
 	}
 	for _, cmd := range root.Commands() {
 		id, known := of[cmd.Name()]
@@ -71,6 +72,9 @@ func sectionOf(cmd *cobra.Command, f *pflag.Flag) int {
 
 // usage prints how a command is called.
 func usage(cmd *cobra.Command) error {
+	if cmd.IsAdditionalHelpTopicCommand() {
+		return nil // its text is all there is
+	}
 	var b strings.Builder
 	b.WriteString("Usage:\n")
 	if cmd.HasAvailableSubCommands() {
@@ -91,8 +95,8 @@ func usage(cmd *cobra.Command) error {
 				title = "Besides:"
 			}
 			fmt.Fprintf(&b, "\n%s\n", title)
-			for _, sub := range cmd.Commands() {
-				if sub.GroupID == g.ID && (sub.IsAvailableCommand() || sub.Name() == "help") {
+			for _, sub := range shown(cmd) {
+				if sub.GroupID == g.ID {
 					fmt.Fprintf(&b, "  %-*s  %s\n", sub.NamePadding(), sub.Name(), sub.Short)
 				}
 			}
@@ -103,11 +107,24 @@ func usage(cmd *cobra.Command) error {
 			fmt.Fprintf(&b, "\n%s:\n%s", s.title, s.flags.FlagUsages())
 		}
 	}
+	if exits := exitsOf(cmd); len(exits) > 0 {
+		b.WriteString("\nExit codes, besides 0, 1 and 2:\n")
+		for _, code := range exits {
+			fmt.Fprintf(&b, "  %d %s\n", code, exitName(code))
+		}
+	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n\"%s COMMAND --help\" says more about a command.\n", cmd.CommandPath())
 	}
 	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
 	return err
+}
+
+// shown are the commands below one, and the topics, that its help lists.
+func shown(cmd *cobra.Command) []*cobra.Command {
+	return slices.DeleteFunc(slices.Clone(cmd.Commands()), func(sub *cobra.Command) bool {
+		return !sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() && sub.Name() != "help"
+	})
 }
 
 // completionTime bounds what a shell waits for when somebody presses Tab.

@@ -69,11 +69,8 @@ func (p *Program) command() *cobra.Command {
 version from the worker that was entitled to publish it. "artifactd dev" runs everything on this
 machine; the other commands find it by themselves.
 
-Every flag can be set by environment too: --s3-bucket is ARTIFACTD_S3_BUCKET.
-
-Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease held or wait timed out,
-12 lease lost or publish refused, 13 digest mismatch, 14 backend unavailable, 15 partial (gc, verify),
-16 outcome unknown.`,
+Every flag can be set by environment too: --s3-bucket is ARTIFACTD_S3_BUCKET. "artifactd help environment"
+and "artifactd help exit-codes" tell the rest to whoever writes scripts.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -89,7 +86,8 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 	root.PersistentFlags().BoolVarP(&p.quiet, "quiet", "q", false, "no progress and no remarks: errors alone")
 	root.AddCommand(p.devCommand(), p.serveCommand(), p.migrateCommand(), p.tokenCommand())
 	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.runCommand(), p.getCommand(), p.watchCommand(), p.resolveCommand(), p.historyCommand(),
-		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.recoverCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand())
+		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.recoverCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand(), p.manCommand())
+	root.AddCommand(topics()...)
 	for _, cmd := range root.Commands() {
 		if cmd.HasSubCommands() {
 			refuseUnknown(cmd)
@@ -98,6 +96,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 4 not allowed, 10 not found, 11 lease hel
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	group(root)
+	document(root)
 	p.complete(root)
 	root.SetUsageFunc(usage)
 	return root

@@ -46,7 +46,7 @@ func everythingWaits(t *testing.T, r *replica, shown pointer.Token) {
 	var a answer
 	within(t, "writes are refused for what is lost", func() bool {
 		a = r.refuses("history-changed")
-		return strings.Contains(a.Detail, "are lost") && strings.Contains(a.Detail, "artifactd recover")
+		return strings.Contains(a.Detail, "are lost") && strings.Contains(a.Detail, "artifactd recover") && a.OperatorRequired
 	}, &a)
 	within(t, "readiness says so too", func() bool {
 		a = r.call("GET", "/readyz", "")
