@@ -122,7 +122,7 @@ func (h *harness) serve() {
 	go func() { _ = srv.Serve(listener) }()
 	h.url = "http://" + listener.Addr().String()
 	h.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := srv.Shutdown(ctx); err != nil {
 			h.t.Errorf("shut down: %v", err)
@@ -421,9 +421,9 @@ func (h *harness) objects() []string {
 // eventually waits for a condition that another goroutine brings about.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("not within 10 s: ", what)
+			t.Fatal("not within a minute: ", what)
 		}
 	}
 }
