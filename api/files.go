@@ -230,14 +230,14 @@ func (s *Server) openObject(ctx context.Context, f pointer.OpenedFile, r artifac
 	key := f.Key(s.layout)
 	body, object, err := s.store.Get(ctx, key, r)
 	if errors.Is(err, artifacts.ErrNotFound) {
-		return nil, fmt.Errorf("published object %s is missing from the store: %v", key, err)
+		return nil, fmt.Errorf("%w: object %s is missing from the store: %v", errLostBytes, key, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if object.Size != f.Size {
 		_ = body.Close()
-		return nil, fmt.Errorf("published object %s has %d bytes in the store, not %d", key, object.Size, f.Size)
+		return nil, fmt.Errorf("%w: object %s has %d bytes in the store, not %d", errLostBytes, key, object.Size, f.Size)
 	}
 	return body, nil
 }

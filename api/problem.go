@@ -39,6 +39,7 @@ var (
 	errSizeMismatch      = artifacts.ErrSizeMismatch
 	errUnavailable       = errors.New("temporarily unavailable; try again after Retry-After")
 	errInternal          = errors.New("internal error")
+	errLostBytes         = errors.New("bytes of a published file are lost")
 )
 
 // problemKind is one line of the problem table.
@@ -180,6 +181,10 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 		}
 		return p, 0, false
 	}
+	if errors.Is(err, errLostBytes) {
+		return newProblem(kindInternal, "The store has lost the bytes of this file, or has others under its key. Publish the file again for a whole version; "+
+			"an operator sees with `artifactd verify` what else is missing. The error id names the line in the service's log."), 0, true
+	}
 	return newProblem(kindInternal, "The service failed in a way it did not expect. Report the error id."), 0, true
 }
 
@@ -219,10 +224,22 @@ func factualProblem(err error) (types.Problem, time.Duration, bool) {
 		}
 		return p, 0, true
 	case errors.As(err, &changed):
-		return newProblem(kindHistoryChanged, "Nothing is written until it is settled which history the database is in: "+changed.Seen+
-			". A clean failover settles itself within seconds; anything else waits for an operator (`artifactd recover`). Reads go on."), historyRetry, true
+		p, retryAfter := historyProblem(changed)
+		return p, retryAfter, true
 	}
 	return types.Problem{}, 0, false
+}
+
+// historyProblem tells what settles itself from what waits for a person, which nobody should wait for.
+func historyProblem(e *pointer.HistoryChangedError) (types.Problem, time.Duration) {
+	if e.Operator {
+		p := newProblem(kindHistoryChanged, "This waits for an operator (`artifactd recover`), and trying again does not help before that: "+
+			e.Seen+". Reads go on.")
+		p.OperatorRequired = new(true)
+		return p, 0
+	}
+	return newProblem(kindHistoryChanged, "Nothing is written until it is settled which history the database is in: "+e.Seen+
+		". A clean failover settles itself within seconds; anything else waits for an operator (`artifactd recover`). Reads go on."), historyRetry
 }
 
 // historyRetry is when to ask again after a change of the history: one that settles itself takes

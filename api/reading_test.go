@@ -242,6 +242,9 @@ func TestAMissingObjectIsNoAnswer(t *testing.T) {
 	if p.ErrorId == nil || !strings.Contains(h.log.String(), *p.ErrorId) || !strings.Contains(h.log.String(), "is missing from the store") {
 		t.Errorf("the error id is not in the log: %+v", p)
 	}
+	if !strings.Contains(p.Detail, "artifactd verify") || !strings.Contains(p.Detail, "Publish the file again") {
+		t.Errorf("the answer does not say what to do: %s", p.Detail)
+	}
 	if strings.Contains(p.Detail, "artifacts/") {
 		t.Errorf("the answer tells what only the log should: %s", p.Detail)
 	}

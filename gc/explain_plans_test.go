@@ -200,6 +200,8 @@ func TestExplainEachStatement(t *testing.T) {
 		p.exec(`UPDATE artifactd.reconcile_pass SET listed = 1000000, allowed = 1000000 WHERE ended_at IS NULL`)
 		p.call(page, "condemn orphans", `SELECT * FROM artifactd.condemn_orphans(`+pass+`, ARRAY(SELECT object_key FROM artifactd.orphan ORDER BY object_key LIMIT 250),
 			array_fill(''::text, ARRAY[250]), array_fill('p77'::text, ARRAY[250]), array_fill('1.3'::text, ARRAY[250]))`)
+		p.call(page, "unknown keys", `SELECT place FROM artifactd.unknown_keys(ARRAY(SELECT 'artifactd/artifacts/' || encode(sha256(i::text::bytea), 'hex') || '/' || md5('a' || i)::uuid
+			FROM generate_series(5000, 5249) i), array_fill(''::text, ARRAY[250]))`)
 		p.call(few, "keep pass", `SELECT artifactd.keep_pass(`+pass+`)`)
 		p.call(few, "end reconcile", `SELECT artifactd.end_reconcile(`+pass+`, 'done')`)
 		p.call(page, "stored artifacts, by page", `SELECT a.artifact_id FROM artifactd.artifact a JOIN artifactd.pointer p USING (pointer_id)

@@ -138,7 +138,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o ReconcileOptions) (Reconcile
 
 func (r *Reconciler) pass(ctx context.Context, o ReconcileOptions, id uuid.UUID, pass int64, report *ReconcileReport) error {
 	if err := r.list(ctx, pass, report); err != nil {
-		return err
+		return fmt.Errorf("%w; nothing was deleted", err)
 	}
 	if err := r.pool.QueryRow(ctx, endListingSQL, pass, report.Listed+report.Uploads).Scan(&report.Due, &report.Limit); err != nil {
 		return fmt.Errorf("end the listing: %w", err)

@@ -22,8 +22,7 @@ func (s *sightings) add(key, upload string, size int64) {
 	s.keys, s.uploads, s.sizes = append(s.keys, key), append(s.uploads, upload), append(s.sizes, size)
 }
 
-// list walks the bucket. The next batch is listed while the database looks at the one before; a
-// batch is always joined after it was listed, so that the row of a listed object is committed.
+// list walks the bucket, joins it with the catalogue, and writes down what nobody knows.
 func (r *Reconciler) list(ctx context.Context, pass int64, report *ReconcileReport) error {
 	for _, walk := range []struct {
 		seq             iter.Seq2[sighting, error]
@@ -32,27 +31,40 @@ func (r *Reconciler) list(ctx context.Context, pass int64, report *ReconcileRepo
 		{objects(r.store.List(ctx, r.layout.ArtifactsPrefix())), &report.Listed, &report.Unknown},
 		{uploads(r.store.ListMultiparts(ctx, r.layout.ArtifactsPrefix())), &report.Uploads, &report.UnknownUploads},
 	} {
-		batches := make(chan sightings, 2)
-		g, gctx := errgroup.WithContext(ctx)
-		g.Go(func() error {
-			defer close(batches)
-			return r.batch(gctx, walk.seq, batches, walk.listed, report)
-		})
-		g.Go(func() error {
-			for b := range batches {
-				var unknown int64
-				if err := r.pool.QueryRow(gctx, noteSQL, pass, b.keys, b.uploads, b.sizes).Scan(&unknown); err != nil {
-					return fmt.Errorf("compare the listing with the catalogue: %w", err)
-				}
-				*walk.unknown += unknown
+		err := r.walk(ctx, walk.seq, walk.listed, report, func(ctx context.Context, b sightings) error {
+			var unknown int64
+			if err := r.pool.QueryRow(ctx, noteSQL, pass, b.keys, b.uploads, b.sizes).Scan(&unknown); err != nil {
+				return fmt.Errorf("compare the listing with the catalogue: %w", err)
 			}
+			*walk.unknown += unknown
 			return nil
 		})
-		if err := g.Wait(); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// walk hands a listing over in batches. The next one is listed while compare looks at the one before;
+// a batch is always compared after it was listed, so that the row of a listed object is committed.
+func (r *Reconciler) walk(ctx context.Context, seq iter.Seq2[sighting, error], listed *int64, report *ReconcileReport,
+	compare func(context.Context, sightings) error) error {
+	batches := make(chan sightings, 2)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(batches)
+		return r.batch(ctx, seq, batches, listed, report)
+	})
+	g.Go(func() error {
+		for b := range batches {
+			if err := compare(ctx, b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return g.Wait()
 }
 
 // sighting is one listed object or upload.
@@ -95,7 +107,7 @@ func (r *Reconciler) batch(ctx context.Context, seq iter.Seq2[sighting, error], 
 	}
 	for s, err := range seq {
 		if err != nil {
-			return fmt.Errorf("list the bucket: %w; nothing was deleted", err)
+			return fmt.Errorf("list the bucket: %w", err)
 		}
 		if _, _, err := r.layout.ParseArtifactKey(s.key); err != nil {
 			report.Foreign++

@@ -176,9 +176,9 @@ func (d *dev) watch(cancel context.CancelCauseFunc) {
 	go func() {
 		select {
 		case <-d.postgres.Done():
-			cancel(fmt.Errorf("%w: Postgres has ended; its log is %s", errUnavailable, d.postgres.LogFile()))
+			cancel(fmt.Errorf("%w: Postgres has ended; its log is %s; what was acknowledged is safe: start again with `artifactd dev`", errUnavailable, d.postgres.LogFile()))
 		case <-d.s3.Done():
-			cancel(fmt.Errorf("%w: the S3 server has ended; its log is %s", errUnavailable, d.s3.LogFile()))
+			cancel(fmt.Errorf("%w: the S3 server has ended; its log is %s; what was acknowledged is safe: start again with `artifactd dev`", errUnavailable, d.s3.LogFile()))
 		}
 	}()
 }

@@ -96,7 +96,7 @@ func TestDevEndsWithItsServers(t *testing.T) {
 	select {
 	case code := <-d.done:
 		d.done <- code
-		if code != exitUnavailable || !strings.Contains(d.stderr.String(), "Postgres has ended; its log is") {
+		if code != exitUnavailable || !strings.Contains(d.stderr.String(), "Postgres has ended; its log is") || !strings.Contains(d.stderr.String(), "start again with") {
 			t.Errorf("exit code %d: %s", code, d.stderr.String())
 		}
 	case <-time.After(3 * time.Minute):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/http"
 	"strings"
 
 	"github.com/artifactd/artifactd/client"
@@ -92,10 +93,16 @@ func outcomeOf(err error) outcome {
 		return outcome{code: exitUnavailable, hint: "is the service running there? see --url, or start one with `artifactd dev`"}
 	}
 	var store *client.StoreError
-	if errors.As(err, &store) {
-		return outcome{code: exitUnavailable, hint: "try again; the object store refused or could not answer"}
+	errors.As(err, &store)
+	switch {
+	case store == nil:
+		return outcome{code: exitFailed}
+	case store.Status == http.StatusInsufficientStorage:
+		return outcome{code: exitUnavailable, hint: "it has no space left: free some, or raise its quota, and run this again"}
+	case store.Status == http.StatusNotFound:
+		return outcome{code: exitUnavailable, hint: "its version was collected meanwhile, or the store has lost the object: see `artifactd history` and `artifactd verify`"}
 	}
-	return outcome{code: exitFailed}
+	return outcome{code: exitUnavailable, hint: "try again; the object store refused or could not answer"}
 }
 
 // complaint is an error as one line that ends with what to do next.
@@ -106,7 +113,7 @@ func complaint(err error) string {
 		return "interrupted"
 	}
 	if hint := outcomeOf(err).hint; hint != "" && !strings.Contains(text, hint) {
-		text += "; " + hint
+		text = strings.TrimSuffix(text, ".") + "; " + hint
 	}
 	return text
 }

@@ -145,7 +145,8 @@ When it breaks off it says where to go on with --after.`,
 		case err != nil:
 			return err
 		case v.Wrong() > 0:
-			return fmt.Errorf("%w: %d artifacts are missing or wrong in the bucket; publish them again, or restore their objects and verify with --deep", errPartial, v.Wrong())
+			return fmt.Errorf("%w: %d of %d artifacts are missing or wrong in the bucket; publish the same files again for a whole version (older ones stay as they are until they are collected), "+
+				"or restore the objects and verify with --deep", errPartial, v.Wrong(), v.Checked)
 		}
 		return nil
 	})

@@ -8,29 +8,32 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/internal/daemon"
 	"github.com/artifactd/artifactd/recovery"
 )
 
 // recovering is what `artifactd recover` was asked for.
 type recovering struct {
-	yes, raise, resume bool
-	bucket             fromBucket
+	yes, raise, resume, skipObjects bool
+	bucket                          fromBucket
 }
 
 func (p *Program) recoverCommand() *cobra.Command {
 	var o recovering
 	cmd := &cobra.Command{
 		Use: "recover", Short: "Settle what a restored or failed-over database has lost", Args: cobra.NoArgs,
-		Long: `Compare the database's history with the bucket's and show what is known to be lost. While something
-is, the service answers writes with 503 history-changed. This asks, raises the epoch (which kills every
-lease of the old history, so that no worker of it can publish), and then asks whether the collector,
-which is off since, may go on. It is safe to run it again after a crash, and by several people at once.
+		Long: `Compare the database's history with the bucket's and show what is known to be lost, and which objects
+in the bucket the database does not know, by the epoch that wrote them. While something is lost, the
+service answers writes with 503 history-changed. This asks, raises the epoch (which kills every lease of
+the old history, so that no worker of it can publish), and then asks whether the collector, which is off
+since, may go on. It is safe to run it again after a crash, and by several people at once.
 Before collection goes on, look at what "artifactd verify" finds, and bring lost versions back.`,
 	}
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "raise the epoch without asking, if writes wait for it")
 	cmd.Flags().BoolVar(&o.raise, "raise", false, "raise the epoch although nothing seems to have changed")
 	cmd.Flags().BoolVar(&o.resume, "resume-collection", false, "let collection go on without asking")
+	cmd.Flags().BoolVar(&o.skipObjects, "skip-objects", false, "do not look for objects that the database does not know, which lists the whole bucket")
 	o.bucket.bind(cmd)
 	return p.maintenanceCommand(cmd, o.bucket.check, func(ctx context.Context, m *daemon.Maintenance) error {
 		return p.recover(ctx, m, o)
@@ -48,7 +51,13 @@ func (p *Program) recover(ctx context.Context, m *daemon.Maintenance, o recoveri
 	if err != nil {
 		return err
 	}
-	if err := p.print(r, func(t *table) { inspected(t, r) }); err != nil {
+	shown := inspection{Report: r}
+	if !o.skipObjects {
+		if shown.Unknown, err = p.unknownObjects(ctx, m); err != nil {
+			return err
+		}
+	}
+	if err := p.print(shown, func(t *table) { inspected(t, shown) }); err != nil {
 		return err
 	}
 	if o.bucket.dry {
@@ -97,7 +106,21 @@ func (p *Program) agrees(answers *bufio.Reader, question string) bool {
 	return answer == "y" || answer == "yes"
 }
 
-func inspected(t *table, r recovery.Report) {
+// inspection is what is printed before anything is asked.
+type inspection struct {
+	recovery.Report
+	Unknown *gc.UnknownReport `json:"unknown_objects,omitempty"` // nil when nobody looked
+}
+
+func (p *Program) unknownObjects(ctx context.Context, m *daemon.Maintenance) (*gc.UnknownReport, error) {
+	unknown, err := m.Reconciler.Unknown(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find objects that the database does not know: %w; run it again, or leave that out with --skip-objects", err)
+	}
+	return &unknown, nil
+}
+
+func inspected(t *table, r inspection) {
 	t.row("state", r.State)
 	if r.Why != "" {
 		t.row("seen", r.Why)
@@ -116,4 +139,16 @@ func inspected(t *table, r recovery.Report) {
 		t.row("server before", r.ServerBefore)
 	}
 	t.row("collection off since", optionalStamp(r.CollectionHeldAt))
+	if r.Unknown == nil {
+		return
+	}
+	t.row("objects in the bucket", r.Unknown.Listed)
+	t.row("unknown to the database", r.Unknown.Objects, size(r.Unknown.Bytes))
+	for _, e := range r.Unknown.ByEpoch {
+		of := fmt.Sprintf("  of epoch %d", e.Epoch)
+		if e.Epoch == 0 {
+			of = "  of no known epoch"
+		}
+		t.row(of, e.Objects, size(e.Bytes))
+	}
 }

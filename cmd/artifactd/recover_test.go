@@ -54,7 +54,14 @@ func TestRecoverCommand(t *testing.T) {
 	if !strings.Contains(unanswered.stderr, "[y/N]") {
 		t.Errorf("it did not ask: %s", unanswered.stderr)
 	}
-	if r := d.run(exitDone, "recover", "--yes"); !strings.Contains(r.stderr, "is in epoch 2") || !strings.Contains(r.stderr, "collection stays off") {
+	// The objects are there, and the rows of the one file are not lost.
+	if r := decode[inspection](t, unanswered); r.Unknown == nil || r.Unknown.Listed != 1 || r.Unknown.Objects != 0 {
+		t.Errorf("%+v", r.Unknown)
+	}
+	if r := decode[inspection](t, d.run(exitPartial, "recover", "-o", "json", "--skip-objects")); r.Unknown != nil {
+		t.Errorf("it looked all the same: %+v", r.Unknown)
+	}
+	if r := d.run(exitDone, "recover", "--yes"); !strings.Contains(r.stderr, "is in epoch 2") || !strings.Contains(r.stdout, "unknown to the database") || !strings.Contains(r.stderr, "collection stays off") {
 		t.Errorf("%s", r.stderr)
 	}
 	deadline = time.Now().Add(3 * time.Minute)

@@ -49,6 +49,9 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 		if !strings.Contains(table.String(), one.Name+" ") {
 			t.Errorf("the table has no row for %s:\n%s", one.Name, table.String())
 		}
+		if strings.HasPrefix(one.Name, "records") && !strings.Contains(strings.Join(one.Notes, " "), "records waited") {
+			t.Errorf("records does not say how far it was behind: %v", one.Notes)
+		}
 		profile, err := os.ReadFile(filepath.Join(o.cpuProfile, one.Name+".1.pprof"))
 		if err != nil || len(profile) == 0 {
 			t.Errorf("%s: a profile of %d bytes: %v", one.Name, len(profile), err)
@@ -67,7 +70,7 @@ func TestEveryBenchmarkGivesNumbers(t *testing.T) {
 // checkCalls holds the counted requests against what one operation is said to be.
 func checkCalls(t *testing.T, r report) {
 	t.Helper()
-	want := map[string]float64{"resolve": 1, "commit": 3, "records": 3, "contend": 3, "upload": 5, "flip": 1, "token": 1, "hostile": 1}
+	want := map[string]float64{"resolve": 1, "commit": 3, "records": 3, "checks": 3, "contend": 3, "upload": 5, "flip": 1, "token": 1, "hostile": 1}
 	for _, one := range r.Results {
 		if one.Ours.CallsPerOp != want[one.Name] {
 			t.Errorf("%s: %v calls an operation, want %v", one.Name, one.Ours.CallsPerOp, want[one.Name])

@@ -37,6 +37,16 @@ func (s *stack) newSite(ctx context.Context, name string, live int) (*site, erro
 	if known, ok := s.sites[name]; ok {
 		return known, nil
 	}
+	o, err := s.newSiteWith(ctx, name, func(*daemon.Config) {})
+	if err != nil || live == 0 {
+		return o, err
+	}
+	return o, o.rows(ctx, "live", live, true)
+}
+
+// newSiteWith makes an installation whose service is configured otherwise, or whose database was
+// changed by sql before that starts.
+func (s *stack) newSiteWith(ctx context.Context, name string, change func(*daemon.Config), sql ...string) (*site, error) {
 	token, err := s.install(ctx, name)
 	if err != nil {
 		return nil, err
@@ -44,6 +54,16 @@ func (s *stack) newSite(ctx context.Context, name string, live int) (*site, erro
 	o := &site{database: name, layout: artifacts.Layout{Prefix: name + "/"}}
 	c := s.serviceConfig(name)
 	c.S3.Prefix, c.GC.Interval, c.GC.ReconcileInterval = o.layout.Prefix, 0, 0
+	change(&c)
+	if o.owner, err = pgx.Connect(ctx, s.postgres.URL(name)); err != nil {
+		return nil, err
+	}
+	s.sites[name] = o
+	for _, statement := range sql {
+		if _, err := o.owner.Exec(ctx, statement); err != nil {
+			return nil, fmt.Errorf("change the database %s: %w", name, err)
+		}
+	}
 	if o.service, err = s.startChild(ctx, childConfig{Kind: childService, Service: c}); err != nil {
 		return nil, err
 	}
@@ -55,17 +75,7 @@ func (s *stack) newSite(ctx context.Context, name string, live int) (*site, erro
 		Endpoint: s.store.Endpoint, Region: s.store.Region, Bucket: s.store.Bucket, Prefix: o.layout.Prefix,
 		AccessKeyID: s.store.AccessKeyID, SecretAccessKey: s.store.SecretAccessKey, PathStyle: s.store.PathStyle,
 	})
-	if err != nil {
-		return nil, err
-	}
-	if o.owner, err = pgx.Connect(ctx, s.postgres.URL(name)); err != nil {
-		return nil, err
-	}
-	s.sites[name] = o
-	if live == 0 {
-		return o, nil
-	}
-	return o, o.rows(ctx, "live", live, true)
+	return o, err
 }
 
 // rowsSQL makes artifacts 1 to $2, ten a generation, ten generations a pointer, all in the past. $3

@@ -4,6 +4,9 @@
 //   - resolve: reading the current version, against a bare echo handler that returns the same bytes;
 //   - commit: acquire, stage and publish over HTTP (three requests, no bytes to move: the one file is
 //     adopted from the current version), against the two bare UPDATEs in pgbench on the same Postgres;
+//   - records: the same, until the bucket has a record of each version, against the publishes alone;
+//   - checks: the same with what guards the database's history (each decision compares and counts, and
+//     the bucket is looked at), against an installation without. Turns are short and many;
 //   - upload: a publish of 64 KiB from end to end (acquire, stage, PUT to the store, complete,
 //     publish), against raw PUTs to the same store;
 //   - large: one large file published by the command's own client, hashing and proof included, against

@@ -113,6 +113,9 @@ func run(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	chosen := slices.DeleteFunc(benchmarks(), func(b benchmark) bool { return o.only != "" && !slices.Contains(o.chosen(), b.name) })
 	// A pgbench round lasts whole seconds, and a round ends with its last operation.
 	sides := time.Duration(2 * len(chosen) * (o.rounds + 1))
+	for _, b := range chosen {
+		sides += time.Duration(2 * b.pairs * o.rounds)
+	}
 	ctx, cancel := context.WithTimeout(ctx, settingUp+2*sides*(o.duration+time.Second))
 	defer cancel()
 	if o.cpuProfile != "" {

@@ -28,9 +28,15 @@ func prepareRecords(ctx context.Context, s *stack) (ours, peer side, err error) 
 	ours = s.api.counted(func(ctx context.Context, d time.Duration) (sample, error) {
 		start := time.Now()
 		one, err := peer(ctx, d)
+		if err != nil {
+			return one, err
+		}
+		ended := time.Now()
+		behind, err := s.behind(ctx)
 		if err == nil {
 			err = s.recorded(ctx)
 		}
+		s.note("records", "after %.1f s of publishing %s; %.2f s later there were none", ended.Sub(start).Seconds(), behind, time.Since(ended).Seconds())
 		one.elapsed = time.Since(start)
 		return one, err
 	})
@@ -39,10 +45,24 @@ func prepareRecords(ctx context.Context, s *stack) (ours, peer side, err error) 
 
 const (
 	waitingSQL = `SELECT count(*) FROM artifactd.outbox`
+	behindSQL  = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8 FROM artifactd.outbox`
 	// recordsTimeout is how far behind the records may be.
 	recordsTimeout = 5 * time.Minute
 	recordsPoll    = 20 * time.Millisecond
 )
+
+// behind says how far the records are behind what is published.
+func (s *stack) behind(ctx context.Context) (text string, err error) {
+	conn, err := pgx.Connect(ctx, s.postgres.URL(database))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	var waiting int64
+	var oldest float64
+	err = conn.QueryRow(ctx, behindSQL).Scan(&waiting, &oldest)
+	return fmt.Sprintf("%d records waited, the oldest for %.2f s", waiting, oldest), err
+}
 
 // recorded waits until the bucket has a record of everything that was published.
 func (s *stack) recorded(ctx context.Context) (err error) {

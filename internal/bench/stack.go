@@ -157,7 +157,9 @@ func (s *stack) stop() error {
 		end()
 	}
 	for _, o := range s.sites {
-		o.api.transport.CloseIdleConnections()
+		if o.api != nil {
+			o.api.transport.CloseIdleConnections()
+		}
 		errs = append(errs, o.owner.Close(ctx))
 	}
 	for i := len(s.children) - 1; i >= 0; i-- {

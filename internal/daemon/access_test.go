@@ -298,6 +298,33 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	})
 }
 
+// A trusted proxy's connections are many people's, and it says whose a request is. Nobody else does.
+func TestTrustedProxies(t *testing.T) {
+	t.Parallel()
+	c, _ := config(t)
+	c.MaxConnectionsPerAddress, c.TrustedProxies = 2, []string{"127.0.0.1/32"}
+	r, log := startLogged(t, c)
+	address := strings.TrimPrefix(r.url, "http://")
+	for range 5 {
+		dialFrom(t, 1, address).get()
+	}
+	ask := func(on *conn, forwarded string) {
+		t.Helper()
+		fmt.Fprintf(on, "GET /v1/pointers HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: %s\r\n\r\n", forwarded)
+		if status, _ := on.answer(); status != http.StatusUnauthorized {
+			t.Errorf("answered %d", status)
+		}
+	}
+	ask(dialFrom(t, 1, address), "203.0.113.9")
+	log.await(t, "remote=203.0.113.9")
+	ask(dialFrom(t, 2, address), "203.0.113.10")
+	log.await(t, "remote=127.0.0.2")
+	dialFrom(t, 2, address).get()
+	if _, err := dialFrom(t, 2, address).ReadByte(); err == nil {
+		t.Error("an address that is no proxy has more connections than one may")
+	}
+}
+
 // conn is a connection to the service.
 type conn struct {
 	net.Conn

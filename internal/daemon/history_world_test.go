@@ -79,7 +79,10 @@ type answer struct {
 	Reason string
 	Status any
 	Token  string
-	body   string
+	// OperatorRequired is a problem's operator_required.
+	OperatorRequired bool `json:"operator_required"`
+	body             string
+	retryAfter       string
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
@@ -101,7 +104,7 @@ func (r *replica) call(method, path, body string) answer {
 	if err != nil {
 		r.in.t.Fatal(err)
 	}
-	a := answer{status: resp.StatusCode, body: string(text)}
+	a := answer{status: resp.StatusCode, body: string(text), retryAfter: resp.Header.Get("Retry-After")}
 	_ = json.Unmarshal(text, &a) // some have no body
 	return a
 }

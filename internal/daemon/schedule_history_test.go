@@ -59,8 +59,13 @@ func everythingWaits(t *testing.T, r *replica, shown pointer.Token) {
 		{"GET", "/v1/operations/" + operation, ""},
 		{"POST", "/v1/gc/runs", "{}"},
 	} {
-		if a := r.call(call[0], call[1], call[2]); a.status != http.StatusServiceUnavailable || a.Code != "history-changed" {
+		a := r.call(call[0], call[1], call[2])
+		if a.status != http.StatusServiceUnavailable || a.Code != "history-changed" {
 			t.Errorf("%s %s: %s", call[0], call[1], a)
+		}
+		// Nobody is to wait for what a person has to decide. A collector asks the database alone.
+		if call[1] != "/v1/gc/runs" && (!a.OperatorRequired || a.retryAfter != "") {
+			t.Errorf("%s %s: an operator is required: %v, Retry-After %q", call[0], call[1], a.OperatorRequired, a.retryAfter)
 		}
 	}
 	if a := r.call("GET", "/v1/pointers/p", ""); a.status != http.StatusOK || !strings.Contains(a.body, `"`+shown.String()+`"`) {
@@ -120,8 +125,8 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 		t.Errorf("the new token is %s, and %s was issued before", fresh.Token, old.Token)
 	}
 	// D4: off until an operator resumes it.
-	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
-		t.Errorf("collection before it is resumed: %s", a)
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" || !a.OperatorRequired || a.retryAfter != "" {
+		t.Errorf("collection before it is resumed: %s, Retry-After %q", a, a.retryAfter)
 	}
 	if resumed, err := in.operator().History.Resume(context.Background()); err != nil || !resumed {
 		t.Errorf("resumed %v, %v", resumed, err)

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/artifactd/artifactd/client"
+)
+
+// What the store answers is told with what to do about it: an object that is gone does not come back
+// by trying again.
+func TestComplaintsAboutTheStore(t *testing.T) {
+	for _, tc := range []struct {
+		err       client.StoreError
+		want, not string
+	}{
+		{client.StoreError{Status: 404, Code: "NoSuchKey", Host: "store:9000"}, "artifactd verify", "try again"},
+		{client.StoreError{Status: 507, Code: "InsufficientStorage", Host: "store:9000"}, "no space left", "try again"},
+		{client.StoreError{Status: 503, Code: "SlowDown", Host: "store:9000"}, "try again", "artifactd verify"},
+	} {
+		err := fmt.Errorf("get report.txt: %w", &tc.err)
+		if text := complaint(err); !strings.Contains(text, tc.want) || strings.Contains(text, tc.not) || strings.Contains(text, "\n") {
+			t.Errorf("%v: %s", err, text)
+		}
+		if code := outcomeOf(err).code; code != exitUnavailable {
+			t.Errorf("%v: exit code %d", err, code)
+		}
+	}
+}
+
+// A sentence of the service's and the hint after it are one line without a full stop in its middle.
+func TestComplaintsReadWell(t *testing.T) {
+	text := complaint(fmt.Errorf("%w: \"ci\" holds the lease for another 50.0 s unless it renews; try again then.", client.ErrLeaseHeld))
+	if strings.Contains(text, ".;") || !strings.Contains(text, "--wait") {
+		t.Error(text)
+	}
+}
