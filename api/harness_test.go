@@ -122,7 +122,7 @@ func (h *harness) serve() {
 	go func() { _ = srv.Serve(listener) }()
 	h.url = "http://" + listener.Addr().String()
 	h.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := srv.Shutdown(ctx); err != nil {
 			h.t.Errorf("shut down: %v", err)

@@ -38,13 +38,15 @@ func frozenFirst(t *testing.T, freeze, handler http.HandlerFunc) (*Client, *atom
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	c.stall = 200 * time.Millisecond
+	c.met.Store(true)         // whoever transfers has spoken with it: it is not given up soon
+	c.stall = 2 * time.Second // that of the second request too, which must not be taken for frozen
 	return c, &requests
 }
 
 // TestUploadLeavesAFrozenConnection: no time limit of a whole request may end a long upload, so only
 // the lack of progress tells that nobody is there.
 func TestUploadLeavesAFrozenConnection(t *testing.T) {
+	t.Parallel()
 	body := bytes.Repeat([]byte("x"), 32<<20) // more than the buffers of a connection take
 	received := make(chan int64, 1)
 	c, requests := frozenFirst(t, func(http.ResponseWriter, *http.Request) {}, func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +59,7 @@ func TestUploadLeavesAFrozenConnection(t *testing.T) {
 	file := types.StagedFile{Upload: &types.Upload{Kind: "single", Method: &method, Url: &url}}
 	var sent atomic.Int64
 	src := Source{Path: "f", Size: int64(len(body)), Open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := c.Upload(ctx, file, src, func(n int64) { sent.Add(n) }); err != nil {
 		t.Fatal(err)
@@ -68,6 +70,7 @@ func TestUploadLeavesAFrozenConnection(t *testing.T) {
 }
 
 func TestDownloadLeavesAFrozenConnection(t *testing.T) {
+	t.Parallel()
 	body := bytes.Repeat([]byte("0123456789"), 1000)
 	c, requests := frozenFirst(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -77,7 +80,7 @@ func TestDownloadLeavesAFrozenConnection(t *testing.T) {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 	})
 	sum := sha256.Sum256(body)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out bytes.Buffer
 	err := c.Download(ctx, types.File{Path: "f", Size: int64(len(body)), Digest: "sha256:" + hex.EncodeToString(sum[:]), Url: "/v1/file"}, &out, nil)
@@ -96,13 +99,14 @@ func (w slowWriter) Write(p []byte) (int, error) {
 
 // TestASlowDestinationIsNoFrozenConnection: only the other side's silence counts.
 func TestASlowDestinationIsNoFrozenConnection(t *testing.T) {
+	t.Parallel()
 	body := bytes.Repeat([]byte("0123456789"), 4000)
 	c, requests := frozenFirst(t, nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) })
 	requests.Store(1)
-	c.stall = 100 * time.Millisecond
+	c.stall = time.Second
 	sum := sha256.Sum256(body)
 	f := types.File{Size: int64(len(body)), Digest: "sha256:" + hex.EncodeToString(sum[:]), Url: "/v1/file"}
-	if err := c.Download(t.Context(), f, slowWriter{250 * time.Millisecond}, nil); err != nil || requests.Load() != 2 {
+	if err := c.Download(t.Context(), f, slowWriter{1500 * time.Millisecond}, nil); err != nil || requests.Load() != 2 {
 		t.Errorf("%d requests: %v", requests.Load(), err)
 	}
 }

@@ -322,15 +322,16 @@ func TestSourcesThatCannotBePublished(t *testing.T) {
 
 // TestAStoreThatDoesNotAnswer is not taken for the service, wherever its name was learnt.
 func TestAStoreThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	svc, store := newService(t), newService(t)
 	store.Close()
 	svc.on("GET /v1/file", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, store.URL+"/key?X-Amz-Signature=secret", http.StatusTemporaryRedirect)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // it is tried again for longer
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // it is tried again for longer
 	defer cancel()
 	up := svc.client(t).Upload(ctx, staged(store.URL+"/key?X-Amz-Signature=secret", nil), source(t, []byte("x")), nil)
-	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	down := svc.client(t).Download(ctx, types.File{Size: 1, Url: "/v1/file"}, io.Discard, nil)
 	for _, err := range []error{up, down} {

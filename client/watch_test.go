@@ -53,7 +53,7 @@ func silent(_ http.ResponseWriter, r *http.Request) {
 // watching collects n versions of a watch, or what it gave before its error.
 func watching(t *testing.T, s *service, after string, n int) ([]string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := client.New(s.URL, "", client.Options{})
 	if err != nil {

@@ -49,7 +49,13 @@ func TestAttackLastTwoNamesGoAtOnce(t *testing.T) {
 				}
 				go func() { _, err := s.pool.Exec(context.Background(), stageSQL, stageArgs...); done <- err }()
 			}
-			// The second one either waits for the first or is through before it commits.
+			// The second one either waits for the first or is through before it commits. Asked over another
+			// connection: a transaction goes on seeing the sessions that it saw first.
+			watcher, err := s.pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer watcher.Release()
 			for waiting := true; waiting; {
 				select {
 				case err := <-done:
@@ -60,7 +66,7 @@ func TestAttackLastTwoNamesGoAtOnce(t *testing.T) {
 					waiting = false
 				default:
 					var blocked int
-					if err := tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked); err != nil {
+					if err := watcher.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked); err != nil {
 						t.Fatal(err)
 					}
 					waiting = blocked == 0

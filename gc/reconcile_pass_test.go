@@ -107,7 +107,7 @@ func TestReconcileKeepsItsLease(t *testing.T) {
 		s.eventually("the lease is renewed", `SELECT count(*) FROM artifactd.reconcile_pass v, artifactd.renewed r WHERE v.live_until > r.live_until AND ended_at IS NULL`)
 	}}
 	r := newReconciler(t, s.pool, store, s.layout)
-	r.SetLease(4 * time.Second)
+	r.SetLease(12 * time.Second)
 	if _, err := r.RunOnce(t.Context(), anyShare); err != nil {
 		t.Fatal(err)
 	}
@@ -116,9 +116,9 @@ func TestReconcileKeepsItsLease(t *testing.T) {
 // eventually waits until a count is not zero.
 func (s *site) eventually(what, sql string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); s.number(sql) == 0; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); s.number(sql) == 0; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: not within a minute", what)
+			s.t.Fatalf("%s: not within three minutes", what)
 		}
 	}
 }

@@ -73,14 +73,14 @@ func TestLoopsOutlivePostgres(t *testing.T) {
 			var loops sync.WaitGroup
 			loops.Go(func() { s.collector(deleting).Loop(ctx, 50*time.Millisecond) })
 			r := newReconciler(t, s.pool, looking, s.layout)
-			r.SetLease(2 * time.Second)
+			r.SetLease(5 * time.Second)
 			loops.Go(func() { r.Loop(ctx, time.Second, anyShare, slog.New(slog.DiscardHandler)) })
 			stop := func() { cancel(); loops.Wait() }
 			defer stop()
 
-			for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("the loops do not get on within two minutes")
+					t.Fatal("the loops do not get on within five minutes")
 				}
 				if s.hurry() {
 					break
@@ -111,7 +111,7 @@ func TestLoopsOutlivePostgres(t *testing.T) {
 // hurry makes what only time would make due be due now, and reports whether nothing is left to do.
 // It asks over connections of its own, as long as there is a server.
 func (s *site) hurry() bool {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.owner.Config().ConnString())
 	if err != nil {

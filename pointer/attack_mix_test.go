@@ -262,7 +262,7 @@ func TestAttackEverythingAtOnce(t *testing.T) {
 	w.exec(`UPDATE artifactd.installation SET key_prefix = 'artifactd/'`)
 	m := &mix{told: map[uuid.UUID]string{}, tally: map[string]int{}}
 	// Long enough for every kind of meeting, however busy the machine is.
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	start := time.Now()
 	var wg sync.WaitGroup

@@ -263,8 +263,9 @@ func TestLineIsFair(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The 3 who came before it, and those served before its request had arrived at all.
-		if passed := handed.Load() - before; passed > 8 {
+		// The 3 who came before it, and those served before its request had arrived at all, or while a
+		// busy machine kept it from saying in time that it still waits. Without a line they are hundreds.
+		if passed := handed.Load() - before; passed > 30 {
 			t.Errorf("%d others were served before one who waited on another replica", passed)
 		}
 		if err := quiet.Release(t.Context(), l.ID); err != nil {

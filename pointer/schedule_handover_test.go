@@ -132,11 +132,8 @@ func TestScheduleH5PublishThatWaitsPastItsExpiry(t *testing.T) {
 			w := newWorld(t)
 			w.pointer("p")
 			a := w.worker()
-			l, err := a.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "A", TTL: MinTTL})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.stored(a, l, "A", "file")
+			l := w.ready(a, "p", "A")
+			w.shorten("p", 2*time.Second) // for the publish to come to the lock
 			blocker := w.hold("p")
 			answer := make(chan error, 1)
 			go func() {
@@ -215,12 +212,7 @@ func TestScheduleH7UncommittedPublishAgainstAcquire(t *testing.T) {
 			w := newWorld(t)
 			w.pointer("p")
 			a, b := w.worker(), w.worker()
-			// Long enough for a busy machine to publish within it, and waited out below.
-			l, err := a.Acquire(t.Context(), AcquireRequest{Pointer: "p", Holder: "A", TTL: 5 * MinTTL})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.stored(a, l, "A", "file")
+			l := w.ready(a, "p", "A")
 			conn := w.db.ConnectService(t)
 			tx, err := conn.Begin(t.Context())
 			if err != nil {
@@ -230,6 +222,8 @@ func TestScheduleH7UncommittedPublishAgainstAcquire(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			// Long enough for this one statement on the busiest machine, and waited out below.
+			w.shorten("p", 8*time.Second)
 			var status string
 			var answer []byte
 			if err := tx.QueryRow(t.Context(), publishSQL, append(args, false, InlineSealFiles)...).Scan(&status, &answer); err != nil || status != "published" {

@@ -50,7 +50,7 @@ func newPast(t *testing.T) *past {
 	t.Cleanup(store.Close)
 	p.table = pointer.NewHistories(p.pool)
 	p.options = recovery.Options{Table: p.table, Store: store, Layout: artifacts.Layout{Prefix: "a/"},
-		Timing: recovery.Timing{Confirm: time.Second}, Replica: uuid.New()}
+		Timing: recovery.Timing{Confirm: time.Hour}, Replica: uuid.New()}
 	p.watch = p.replica()
 	if p.catalogue, err = pointer.New(p.pool, pointer.Options{}); err != nil {
 		t.Fatal(err)

@@ -321,7 +321,7 @@ func TestOutboxStoreDown(t *testing.T) {
 // await waits for a condition.
 func (s *site) await(what string, ok func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("waited in vain for %s", what)
 		}

@@ -31,7 +31,7 @@ const (
 	devBucket   = "artifactd"
 	devToken    = "dev"
 	secretsName = "secrets.env"
-	stopTimeout = 20 * time.Second
+	stopTimeout = time.Minute
 )
 
 func (p *Program) devCommand() *cobra.Command {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestDevEndsInOrderAndComesBack(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	d := startDev(t, data)
 	env := d.env()
@@ -54,6 +55,7 @@ func TestDevEndsInOrderAndComesBack(t *testing.T) {
 }
 
 func TestDevSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
 	d := startDev(t, data)
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,6 +79,7 @@ func TestDevSaysWhatIsWrong(t *testing.T) {
 
 // TestDevEndsWithItsServers: a server that dies takes everything along, with a reason.
 func TestDevEndsWithItsServers(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, filepath.Join(t.TempDir(), "data"))
 	conn, err := pgx.Connect(t.Context(), d.env()["ARTIFACTD_DATABASE_URL"])
 	if err != nil {
@@ -96,7 +99,7 @@ func TestDevEndsWithItsServers(t *testing.T) {
 		if code != exitUnavailable || !strings.Contains(d.stderr.String(), "Postgres has ended; its log is") || !strings.Contains(d.stderr.String(), "start again with") {
 			t.Errorf("exit code %d: %s", code, d.stderr.String())
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("dev goes on without its database")
 	}
 	if _, err := os.Stat(filepath.Join(d.data, clientEnvName)); err == nil {

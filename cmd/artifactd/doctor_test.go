@@ -15,6 +15,7 @@ import (
 
 // TestDoctorAndStandardInput share an instance.
 func TestDoctorAndStandardInput(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, filepath.Join(t.TempDir(), "data"))
 	t.Run("doctor", func(t *testing.T) { examined(t, d) })
 	t.Run("standard input", func(t *testing.T) { standardInput(t, d) })

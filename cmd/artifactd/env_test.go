@@ -11,6 +11,7 @@ import (
 
 // TestPrecedence: flags win over the environment, and that over client.env.
 func TestPrecedence(t *testing.T) {
+	t.Parallel()
 	asked := map[string]string{}
 	server := func(name string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,6 +59,7 @@ func TestPrecedence(t *testing.T) {
 
 // TestClientEnvMustBePrivate: a file that others may write decides nothing.
 func TestClientEnvMustBePrivate(t *testing.T) {
+	t.Parallel()
 	data := t.TempDir()
 	name := filepath.Join(data, clientEnvName)
 	if err := os.WriteFile(name, []byte("ARTIFACTD_URL=http://127.0.0.1:1\n"), 0o600); err != nil {

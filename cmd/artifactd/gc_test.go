@@ -12,6 +12,7 @@ import (
 
 // The operator's way through collection: plan, explain, run the plan, look back.
 func TestCollectionCommands(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, filepath.Join(t.TempDir(), "data"))
 	dir := t.TempDir()
 	d.run(exitDone, "pointer", "create", "a.report", "--keep-versions", "0", "--keep-seconds", "3600")

@@ -139,6 +139,7 @@ func TestManualPages(t *testing.T) {
 
 // What shells offer: names of pointers where one is wanted, and choices.
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	w := startDev(t, filepath.Join(t.TempDir(), "data"))
 	for _, name := range []string{"team-a.x", "team-a.y", "other"} {
 		w.run(exitDone, "pointer", "create", name)

@@ -47,7 +47,7 @@ type result struct {
 // run runs the program whole, in this process.
 func run(t *testing.T, environ []string, args ...string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var stdout, stderr buffer
 	p := Program{Args: args, Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Environ: environ}
@@ -70,12 +70,13 @@ func startDev(t *testing.T, data string, flags ...string) *instance {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &instance{t: t, data: data, cancel: cancel, done: make(chan int, 1)}
 	p := Program{
-		Args:  append([]string{"dev", "--data", data, "--listen", "127.0.0.1:0"}, flags...),
+		// Nobody collects but who is told to: tests count what went.
+		Args:  append([]string{"dev", "--data", data, "--listen", "127.0.0.1:0", "--gc-interval", "0"}, flags...),
 		Stdin: strings.NewReader(""), Stdout: &d.stderr, Stderr: &d.stderr,
 	}
 	go func() { d.done <- p.Run(ctx) }()
 	t.Cleanup(func() { d.stop() })
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for {
 		if _, err := os.Stat(filepath.Join(data, clientEnvName)); err == nil {
 			return d
@@ -100,7 +101,7 @@ func (d *instance) stop() int {
 	case code := <-d.done:
 		d.done <- code
 		return code
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		d.t.Error("dev does not end")
 		return -1
 	}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,22 +18,37 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/artifactd/artifactd/api/types"
+	"github.com/artifactd/artifactd/internal/testenv"
 )
 
 // built is the program as people run it: without the race detector, whose memory and time are not
 // the program's.
 func built(t *testing.T) string {
 	t.Helper()
-	name := filepath.Join(t.TempDir(), "artifactd")
-	if out, err := exec.Command("go", "build", "-race=false", "-o", name, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	program.Do(func() {
+		name := filepath.Join(testenv.Folder(t, "program"), "artifactd")
+		out, err := exec.Command("go", "build", "-race=false", "-o", name, ".").CombinedOutput()
+		if err != nil {
+			t.Errorf("go build: %v\n%s", err, out)
+			return
+		}
+		program.name = name
+	})
+	if program.name == "" {
+		t.Fatal("the program is not built")
 	}
-	return name
+	return program.name
+}
+
+// program is built once for all tests.
+var program struct {
+	sync.Once
+	name string
 }
 
 // leaseServer is a service that gives out a lease and then never answers, except that it takes the
-// lease back, slowly.
-func leaseServer(t *testing.T) (url string, staging, releasing chan struct{}) {
+// lease back, as slowly as is said.
+func leaseServer(t *testing.T, slowly time.Duration) (url string, staging, releasing chan struct{}) {
 	staging, releasing = make(chan struct{}, 1), make(chan struct{}, 1)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/pointers/x/leases", func(w http.ResponseWriter, _ *http.Request) {
@@ -49,7 +65,7 @@ func leaseServer(t *testing.T) (url string, staging, releasing chan struct{}) {
 		releasing <- struct{}{}
 		select {
 		case <-r.Context().Done():
-		case <-time.After(2 * time.Second):
+		case <-time.After(slowly):
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
@@ -61,13 +77,18 @@ func leaseServer(t *testing.T) (url string, staging, releasing chan struct{}) {
 // TestSignals: Ctrl-C ends a publish in order, with its lease given back; `timeout` sends its signal
 // twice at once and means the same; a second one that comes later ends it at once.
 func TestSignals(t *testing.T) {
-	program := built(t)
+	t.Parallel()
+	name := built(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("x"))
-	for name, again := range map[string]time.Duration{"once": -1, "twice at once": 0, "again later": 2 * sameSignal} {
-		t.Run(name, func(t *testing.T) {
-			url, staging, releasing := leaseServer(t)
+	for when, again := range map[string]time.Duration{"once": -1, "twice at once": 0, "again later": 2 * sameSignal} {
+		t.Run(when, func(t *testing.T) {
+			slowly := 2 * time.Second // the second signal of "twice at once" comes before the end
+			if again > 0 {
+				slowly = time.Hour
+			}
+			url, staging, releasing := leaseServer(t, slowly)
 			var stderr bytes.Buffer
-			cmd := exec.Command(program, "publish", "x", file, "--url", url, "--data", t.TempDir())
+			cmd := exec.Command(name, "publish", "x", file, "--url", url, "--data", t.TempDir())
 			cmd.Stderr, cmd.Env = &stderr, []string{"PATH=" + os.Getenv("PATH")}
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
@@ -102,7 +123,7 @@ func await(t *testing.T, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the program does not come to this point")
 	}
 }

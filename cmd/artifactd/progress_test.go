@@ -52,7 +52,7 @@ func terminal(t *testing.T) (*os.File, *buffer) {
 func awaitText(t *testing.T, b *buffer, words ...string) {
 	t.Helper()
 	for _, w := range words {
-		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(b.String(), w); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(b.String(), w); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%q is not shown, but %q", w, b.String())
 			}
@@ -94,7 +94,7 @@ func TestProgressInALog(t *testing.T) {
 	b.file("one", 100<<20)(100 << 20)
 	b.add(50 << 20)
 	line := regexp.MustCompile(`(?m)^artifactd: sending: 150\.0 MiB of 200\.0 MiB \(75 %\), 1 of 2 files, \S+ [KMG]?i?B/s, \d+\S*s left$`)
-	for deadline := time.Now().Add(30 * time.Second); !line.MatchString(log.String()); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !line.MatchString(log.String()); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no line tells the progress: %q", log.String())
 		}

@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,11 +59,11 @@ func inSection(t *testing.T, blocks []block, section string) string {
 // shell runs commands as a person would type them, ending at the first that fails.
 func shell(t *testing.T, dir, commands string, env ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
-	cmd.WaitDelay = 10 * time.Second
+	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -79,8 +81,17 @@ func TestReadmeIsCovered(t *testing.T) {
 	}
 }
 
-// TestReadmeTour starts `make dev` as the README says, and takes the tour in a second shell.
-func TestReadmeTour(t *testing.T) {
+// TestReadme runs what the README says. All of it builds the program in the checkout: one after the
+// other, beside other tests.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	t.Run("tour", readmeTour)
+	t.Run("for real", readmeForReal)
+	t.Run("access", readmeAccess)
+}
+
+// readmeTour starts `make dev` as the README says, and takes the tour in a second shell.
+func readmeTour(t *testing.T) {
 	blocks := readmeBlocks(t)
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -112,7 +123,7 @@ func startMakeDev(t *testing.T, root, command, data string) {
 	var out buffer
 	cmd := exec.Command("bash", "-c", command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root, &out, &out
-	cmd.Env = append(os.Environ(), "DEV_FLAGS=--data "+data+" --listen 127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "DEV_FLAGS=--data "+data+" --listen 127.0.0.1:0 --gc-interval 0")
 	// Ctrl-C in a terminal reaches the whole group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -124,7 +135,7 @@ func startMakeDev(t *testing.T, root, command, data string) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // it may have ended
 		select {
 		case <-ended:
-		case <-time.After(time.Minute):
+		case <-time.After(3 * time.Minute):
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 			t.Errorf("make dev did not end on Ctrl-C: %s", out.String())
 		}
@@ -159,9 +170,9 @@ func TestReadmeMakeTargets(t *testing.T) {
 	}
 }
 
-// TestReadmeForReal runs the commands for servers of one's own on a database and a bucket of the
+// readmeForReal runs the commands for servers of one's own on a database and a bucket of the
 // test's. Those for Docker are held against compose.yaml.
-func TestReadmeForReal(t *testing.T) {
+func readmeForReal(t *testing.T) {
 	var real strings.Builder
 	for line := range strings.Lines(inSection(t, readmeBlocks(t), "Run it for real")) {
 		rest, ok := strings.CutPrefix(line, "docker compose ")
@@ -190,7 +201,7 @@ func TestReadmeForReal(t *testing.T) {
 	shell(t, root, "make build")
 	// The service is ended as Ctrl-C does once it serves, and must end in order.
 	script := "exec 2>stderr\ntrap 'cat stderr' EXIT\n" + real.String() +
-		"for _ in {1..600}; do grep -q 'serving on' stderr && break; sleep 0.1; done\nkill %1\nwait %1\n"
+		"for _ in {1..3000}; do grep -q 'serving on' stderr && break; kill -0 %1; sleep 0.1; done\nkill %1\nwait %1\n"
 	out := shell(t, dir, script, "PATH="+filepath.Join(root, ".cache", "bin")+":"+os.Getenv("PATH"), "OWNER_URL="+owner, "SERVICE_URL="+db.ServiceURL,
 		"ARTIFACTD_ALLOW_UNSAFE_DURABILITY=true", // the test server does not sync
 		"ARTIFACTD_S3_ENDPOINT="+bucket.Endpoint, "ARTIFACTD_S3_BUCKET="+bucket.Name, "ARTIFACTD_S3_PATH_STYLE=true",
@@ -200,8 +211,8 @@ func TestReadmeForReal(t *testing.T) {
 	}
 }
 
-// TestReadmeAccess runs the commands of the section on access, against a service of their own.
-func TestReadmeAccess(t *testing.T) {
+// readmeAccess runs the commands of the section on access, against a service of their own.
+func readmeAccess(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +227,7 @@ func TestReadmeAccess(t *testing.T) {
 		}
 		script.WriteString(strings.ReplaceAll(b.text, "8443", port))
 		if strings.Contains(b.text, "artifactd serve") {
-			script.WriteString("for _ in {1..600}; do grep -q 'serving on' stderr && break; sleep 0.1; done\n")
+			script.WriteString("for _ in {1..3000}; do grep -q 'serving on' stderr && break; kill -0 %1; sleep 0.1; done\n")
 		}
 	}
 	script.WriteString("kill %1\nwait %1\n")
@@ -232,17 +243,18 @@ func TestReadmeAccess(t *testing.T) {
 	}
 }
 
-// freePort is a port that nobody listened on a moment ago.
+// freePort is a port that nobody listened on a moment ago. It is below those that systems give out by
+// themselves, so that nobody gets it in the meantime.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := strconv.Itoa(20_000 + rand.IntN(10_000))
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	t.Fatal("no port is free")
+	return ""
 }

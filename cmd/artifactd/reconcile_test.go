@@ -12,6 +12,7 @@ import (
 
 // The operator's look at the bucket, on what `artifactd dev` has running.
 func TestReconcileAndVerifyCommands(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, filepath.Join(t.TempDir(), "data"))
 	file := writeFile(t, filepath.Join(t.TempDir(), "report.txt"), []byte("a report"))
 	d.run(exitDone, "pointer", "create", "a.report")

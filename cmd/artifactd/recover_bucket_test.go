@@ -15,6 +15,7 @@ import (
 
 // What an operator types: an empty database becomes the installation of the bucket again.
 func TestRecoverFromBucketCommand(t *testing.T) {
+	t.Parallel()
 	d := startDev(t, filepath.Join(t.TempDir(), "data"))
 	d.run(exitDone, "pointer", "create", "a.report", "--label", "team=x")
 	for _, body := range []string{"first", "second"} {
@@ -61,7 +62,7 @@ func awaitRecords(t *testing.T, url string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		var waiting int
 		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM artifactd.outbox`).Scan(&waiting); err != nil {
 			t.Fatal(err)

@@ -63,11 +63,22 @@ func (s *signals) listen(program context.Context) {
 		case <-late:
 			if s.ctx.Err() == nil {
 				last = time.Now()
-				s.take(syscall.SIGTERM)
+				s.take(s.waiting())
 			}
 		case <-s.done:
 			return
 		}
+	}
+}
+
+// waiting is the signal that has arrived and that nobody has looked at yet, as on a busy machine, or
+// SIGTERM.
+func (s *signals) waiting() syscall.Signal {
+	select {
+	case sig := <-s.arrived:
+		return sig.(syscall.Signal)
+	default:
+		return syscall.SIGTERM
 	}
 }
 

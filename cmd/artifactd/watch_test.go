@@ -15,7 +15,7 @@ import (
 // awaitLines waits for n lines of output.
 func awaitLines(t *testing.T, b *buffer, n int) []string {
 	t.Helper()
-	for range 1500 {
+	for range 12000 {
 		if lines := strings.SplitAfter(b.String(), "\n"); len(lines) > n {
 			return lines[:n]
 		}

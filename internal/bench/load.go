@@ -65,9 +65,10 @@ func load(ctx context.Context, workers int, d time.Duration, op func(ctx context
 	return s, nil
 }
 
-// loop is one worker. The end of an operation is the beginning of the next.
+// loop is one worker, which does something even when it was started after the time was over. The end of
+// an operation is the beginning of the next.
 func loop(ctx context.Context, deadline time.Time, h *hdrhistogram.Histogram, op func() error) error {
-	for began := time.Now(); began.Before(deadline) && ctx.Err() == nil; {
+	for began, first := time.Now(), true; (first || began.Before(deadline)) && ctx.Err() == nil; first = false {
 		if err := op(); err != nil {
 			return err
 		}

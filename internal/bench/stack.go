@@ -13,13 +13,14 @@ import (
 
 	"github.com/artifactd/artifactd/internal/daemon"
 	"github.com/artifactd/artifactd/internal/devstack"
+	"github.com/artifactd/artifactd/recovery"
 )
 
 const (
 	database    = "artifactd"
 	login       = "artifactd_bench"
 	bucket      = "artifactd-bench"
-	stopTimeout = 30 * time.Second
+	stopTimeout = 2 * time.Minute
 	// maxConnections is enough for pgbench's clients beside the service.
 	maxConnections = 200
 )
@@ -100,6 +101,9 @@ func (s *stack) startService(ctx context.Context, token string) error {
 // serviceConfig is that of a service on one of the stack's databases.
 func (s *stack) serviceConfig(database string) daemon.Config {
 	c := daemon.Default()
+	// What is measured may keep the machine so busy that a look at the bucket comes late: that must not
+	// end the measurement.
+	c.HistoryTiming = recovery.Timing{Confirm: time.Minute}
 	c.Listen = loopback
 	c.DatabaseURL = s.postgres.URLAs(login, database)
 	c.S3 = daemon.S3Config{

@@ -27,7 +27,7 @@ const (
 	// nothing of them can take effect any more.
 	quiet = 100 * time.Millisecond
 	// quiesceTimeout is longer than the services and Postgres let any statement run.
-	quiesceTimeout = 60 * time.Second
+	quiesceTimeout = 3 * time.Minute
 )
 
 // barrier ends a window: everybody pauses, nothing of theirs is under way any more, and the rows

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,9 +233,14 @@ func (c *campaign) cut(ctx context.Context, failed <-chan error) error {
 			return ctx.Err()
 		}
 		if err := c.barrier(ctx, n); err != nil {
-			return err
+			// Without a server there is no barrier: why there is none says more.
+			return cmp.Or(whyFailed(failed), err)
 		}
 	}
+	return whyFailed(failed)
+}
+
+func whyFailed(failed <-chan error) error {
 	select {
 	case err := <-failed:
 		return err

@@ -65,7 +65,7 @@ func TestBrokenProtocolIsNoticed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := testOptions()
-			o.duration, o.crashes, o.pointers = 2*time.Minute, time.Hour, 12
+			o.duration, o.crashes, o.pointers = 5*time.Minute, time.Hour, 12
 			o.firstOnly, o.sabotage = true, sabotage
 			r, err := attack(t.Context(), o)
 			if err != nil {

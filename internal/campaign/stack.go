@@ -32,8 +32,8 @@ const (
 	connections    = 16
 	maxConnections = 200
 	loopback       = "127.0.0.1:0"
-	stopTimeout    = 30 * time.Second
-	startTimeout   = 60 * time.Second
+	stopTimeout    = 2 * time.Minute
+	startTimeout   = 5 * time.Minute
 )
 
 // stack is everything that was started for one run.
@@ -160,7 +160,7 @@ func throughProxy(proxy *faultproxy.Proxy) string {
 
 // awaitReady returns when every replica answers and reaches the database.
 func (s *stack) awaitReady(ctx context.Context) error {
-	client := http.Client{Timeout: time.Second}
+	client := http.Client{Timeout: 10 * time.Second}
 	for _, r := range s.replicas {
 		for {
 			resp, err := client.Get(r.url + "/readyz")
