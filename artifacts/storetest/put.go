@@ -42,6 +42,24 @@ func testPutUnseekable(t *testing.T, f fixture) {
 	f.holds(t, u, content)
 }
 
+// The answer to a PUT tells the digest of what the store took, or an error none.
+func testPutProving(t *testing.T, f fixture) {
+	for _, content := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte("0123456789abcdef"), 20_000)} {
+		u := upload(content)
+		if d, err := f.PutProving(t.Context(), u, bytes.NewReader(content)); err != nil || d != u.Digest {
+			t.Errorf("PutProving of %d bytes: %s, %v; want %s", len(content), d, err, u.Digest)
+		}
+		f.holds(t, u, content)
+		if d, err := f.PutProving(t.Context(), u, bytes.NewReader(content)); !errors.Is(err, artifacts.ErrExists) || !d.IsZero() {
+			t.Errorf("PutProving of what is there: %s, %v", d, err)
+		}
+	}
+	u := upload([]byte("right"))
+	if d, err := f.PutProving(t.Context(), u, strings.NewReader("wrong")); !errors.Is(err, artifacts.ErrDigestMismatch) || !d.IsZero() {
+		t.Errorf("PutProving of other bytes: %s, %v", d, err)
+	}
+}
+
 func testPutManyMegabytes(t *testing.T, f fixture) {
 	const size = 96 << 20
 	body, digest := zeros(size)

@@ -47,6 +47,7 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"PutGetHead", nil, testPutGetHead},
 		{"PutEmpty", nil, testPutEmpty},
 		{"PutUnseekable", nil, testPutUnseekable},
+		{"PutProving", nil, testPutProving},
 		{"PutManyMegabytes", nil, testPutManyMegabytes},
 		{"PutIsCreateOnly", nil, testPutIsCreateOnly},
 		{"PutWrongDigest", nil, testPutWrongDigest},

@@ -150,7 +150,7 @@ func prepareLarge(ctx context.Context, s *stack) (ours, peer side, err error) {
 			return err
 		})
 	}
-	return s.withMemory("large", ours), peer, nil
+	return s.withCPU("large", "artifactd", s.withMemory("large", ours)), s.withCPU("large", "the SDK", peer), nil
 }
 
 // prepareRead compares reading a large file through the service with the GET of the same object.
@@ -181,7 +181,8 @@ func prepareRead(ctx context.Context, s *stack) (ours, peer side, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.withMemory("read", reading(throughService, file.size)), reading(fromStore, file.size), nil
+	ours, peer = reading(throughService, file.size), reading(fromStore, file.size)
+	return s.withCPU("read", "artifactd", s.withMemory("read", ours)), s.withCPU("read", "the store", peer), nil
 }
 
 // signedGet finds the object of a digest, of which there is one, and signs a GET of it.
@@ -289,7 +290,7 @@ func prepareMany(ctx context.Context, s *stack) (ours, peer side, err error) {
 			return puts.Wait()
 		})
 	}
-	return ours, peer, nil
+	return s.withCPU("many", "artifactd", ours), s.withCPU("many", "raw PUTs", peer), nil
 }
 
 // prepareFlip compares how long readers' view takes to change when the new version has many files

@@ -64,9 +64,10 @@ func startStack(ctx context.Context, o options) (s *stack, err error) {
 	}
 	s = &stack{dir: dir, profiles: o.cpuProfile, largeSize: o.size, files: o.files, slow: slowLimit(o.slow), live: o.live, dead: o.dead, listed: o.listed,
 		sites: map[string]*site{}, notes: map[string][]string{}}
+	started := s // what is returned beside an error is nil
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.stop())
+			err = errors.Join(err, started.stop())
 		}
 	}()
 	s.postgres, err = devstack.StartPostgres(ctx, devstack.PostgresOptions{

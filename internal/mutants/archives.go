@@ -46,7 +46,7 @@ var archiveMutants = []mutant{
 		name: "the object of a collected row stays behind",
 		file: "api/complete.go",
 		old:  "			s.removeLate(ctx, found[id])",
-		new:  "			_ = found",
+		new:  "			_, _ = found, id",
 		pkg:  "./api", run: "TestArchivedArtifactThatIsCollected",
 	},
 	{
