@@ -47,11 +47,12 @@ plans: postgres ## no statement of collection reads a table of a million rows fr
 mutants: postgres faketime minio ## break the protocol line by line; a named test must notice each
 	$(GO) run ./internal/mutants
 
-# DURATION and SEED are the campaign's; the report lies in the checkout's .cache.
-DURATION ?= 10m
+# DURATION, ROLLBACKS and SEED are the campaign's; the report lies in the checkout's .cache.
+DURATION  ?= 10m
+ROLLBACKS ?= 50
 .PHONY: campaign model
-campaign: postgres ## linearizability under faults: DURATION=10m, SEED= to replay; writes .cache/campaign.md
-	$(GO) run ./internal/campaign -duration $(DURATION) $(if $(SEED),-seed $(SEED)) -report .cache/campaign.md
+campaign: postgres ## fence, collection and recovery under faults: DURATION=10m, ROLLBACKS=50, SEED= to replay; writes .cache/campaign.md
+	$(GO) run ./internal/campaign -duration $(DURATION) -rollbacks $(ROLLBACKS) $(if $(SEED),-seed $(SEED)) -report .cache/campaign.md
 
 model: ## check the protocol's model exhaustively with spin
 	@sh pointer/model/check.sh

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,10 +31,22 @@ type reply struct {
 	Items                                        []struct{ Name, Code, Version string }
 	Files                                        []struct {
 		ArtifactID string `json:"artifact_id"`
+		Path       string
 		Digest     string
 		State      string
+		Upload     signedUpload
 	}
 }
+
+// signedUpload is a request that stores a file's bytes, as the service signed it. One through the
+// service itself has a path for a URL, and none that is used here.
+type signedUpload struct {
+	Method, URL string
+	Headers     map[string]string
+}
+
+// direct reports whether the bytes go to the store itself.
+func (u signedUpload) direct() bool { return strings.HasPrefix(u.URL, "http") }
 
 // answer is what came back of one request. Status 0: nothing did.
 type answer struct {
@@ -54,9 +67,12 @@ type actor struct {
 	rng    *rand.Rand
 	serial int
 
-	requests []*request
-	leases   []lease               // the last few
-	shown    map[int]pointer.Token // by pointer, as last seen
+	// off the record: what it does to its pointers is no part of the histories.
+	unrecorded bool
+	ttl        time.Duration // of the leases that it acquires; 0 for a random one
+	requests   []*request
+	leases     []lease               // the last few
+	shown      map[int]pointer.Token // by pointer, as last seen
 }
 
 // newActor derives an actor's randomness from the campaign's seed.
@@ -110,6 +126,12 @@ func (a *actor) send(method, path string, body any, operation uuid.UUID, header 
 	}
 	out := a.exchange(r, method, path, body, patience, header)
 	a.c.count(method, out)
+	if !out.unavailable() && !out.silent() {
+		a.c.answered.Add(1)
+	}
+	if out.unavailable() {
+		time.Sleep(settlePause) // as any caller would: it takes the machine's time from those who recover
+	}
 	return out
 }
 

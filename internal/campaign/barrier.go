@@ -47,6 +47,9 @@ func (c *campaign) barrier(ctx context.Context, number int) error {
 	if err := c.quiesce(ctx, conn); err != nil {
 		return fmt.Errorf("barrier: end the services' connections: %w", err)
 	}
+	if err := c.noneUnplanted(ctx, conn); err != nil {
+		return fmt.Errorf("barrier: read what was condemned: %w", err)
+	}
 	call := c.clock.now()
 	rows, err := c.readRows(ctx, conn)
 	if err != nil {
@@ -99,8 +102,9 @@ const rowsSQL = `SELECT p.epoch, p.generation, coalesce(g.state, ''), coalesce(p
 
 // readRows reads the pointers as they are, and compares the clocks.
 func (c *campaign) readRows(ctx context.Context, conn *pgx.Conn) ([]state, error) {
-	rows := make([]state, len(c.names))
-	for p, name := range c.names {
+	names := c.fenced()
+	rows := make([]state, len(names))
+	for p, name := range names {
 		s := &rows[p]
 		var expires, at time.Time
 		before := c.clock.now()

@@ -21,12 +21,18 @@ func TestMain(m *testing.M) {
 }
 
 func testOptions() options {
-	return options{duration: 10 * time.Second, window: 2 * time.Second, seed: 1, workers: 8, readers: 2, pointers: 4, crashes: 3 * time.Second}
+	return options{duration: 10 * time.Second, window: 4 * time.Second, seed: 1, workers: 6, readers: 2, pointers: 4, crashes: 4 * time.Second,
+		calm:    3,
+		shelves: 5, publishers: 4, fetchers: 2, hurry: true}
 }
 
 // TestCampaign is the campaign in small.
 func TestCampaign(t *testing.T) {
-	r, err := attack(t.Context(), testOptions())
+	o := testOptions()
+	o.enough = func(c *campaign) bool {
+		return c.total >= 300 && c.uploaded.Load() >= 50 && c.fetched.Load() >= 50 && c.landed.Load() > 0
+	}
+	r, err := attack(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +42,9 @@ func TestCampaign(t *testing.T) {
 	}
 	if r.Operations < 300 || r.Faults < 10 || r.Versions < 5 || r.Histories < 2*testOptions().pointers {
 		t.Errorf("%d operations, %d faults, %d versions, %d histories: this campaign hardly attacked anything", r.Operations, r.Faults, r.Versions, r.Histories)
+	}
+	if f := r.Files; f.Uploaded < 50 || f.Read < 50 || f.Versions == 0 || f.Verified == 0 || f.Buried["displaced"] == 0 || f.Buried["unknown"] == 0 {
+		t.Errorf("%+v: hardly anything was collected", f)
 	}
 	if r.Unknown != r.Settled {
 		t.Errorf("%d outcomes were unknown and %d settled", r.Unknown, r.Settled)
@@ -80,10 +89,80 @@ func TestBrokenProtocolIsNoticed(t *testing.T) {
 	}
 }
 
+// TestBrokenCollectionIsNoticed: so does one in which collection is broken in one place.
+func TestBrokenCollectionIsNoticed(t *testing.T) {
+	for name, sabotage := range map[string]string{
+		"a pin is not looked at again": breaking("judge_generation", "IF g.pinned THEN reason := 'pinned'; RETURN; END IF;", ""),
+		"nobody referees between adopting and collecting": breaking("bury_artifacts",
+			"AND NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id)", "") +
+			"; ALTER TABLE artifactd.manifest_file DROP CONSTRAINT manifest_file_artifact_id_fkey",
+		"a key leaves the ledger before the last upload": breaking("finish_deletions", " AND d.final_after < p_claimed_at", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions()
+			o.duration, o.crashes = 10*time.Minute, time.Hour
+			o.workers, o.readers, o.pointers, o.publishers, o.fetchers = 1, 0, 1, 6, 3
+			o.firstOnly, o.sabotage = true, sabotage
+			r, err := attack(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Violations) == 0 {
+				t.Errorf("no violation was noticed: %+v", r.Files)
+			} else {
+				t.Logf("%d violations after %.0f s, the first: %.3000s", len(r.Violations), r.Seconds, r.Violations[0])
+			}
+		})
+	}
+}
+
+// lossOptions are the attack on recovery in small: one rollback of each kind, however long they take.
+func lossOptions() options {
+	return options{duration: 10 * time.Minute, seed: 1, publishers: 4, fetchers: 2, rollbacks: 3}
+}
+
+// TestRollbacks takes the database back in each way while workers go on.
+func TestRollbacks(t *testing.T) {
+	r, violations, err := attackHistory(t.Context(), lossOptions())
+	t.Log(r.text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range violations {
+		t.Error(v)
+	}
+	if r.Rollbacks+r.Idle != 3 || r.Rollbacks == 0 || r.Raised+r.Automatic == 0 || r.Published == 0 || r.Present == 0 {
+		t.Errorf("%+v: this hardly attacked anything", r)
+	}
+}
+
+// TestBrokenHistoryIsNoticed: when nobody looks at how much was decided, a folder that is copied back
+// gives tokens out again; when the epoch is not looked at, old leases publish.
+func TestBrokenHistoryIsNoticed(t *testing.T) {
+	for name, sabotage := range map[string]string{
+		"the counter is not looked at": breaking("history_now", "SELECT sum(c.n) INTO counter FROM counter c;", "counter := 1000000000000;"),
+		"the epoch is not looked at":   breaking("lease_reason", "WHEN g.epoch <> current_epoch          THEN 'epoch-superseded'", ""),
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := lossOptions()
+			o.rollbacks, o.firstOnly, o.sabotage = 20, true, sabotage
+			r, violations, err := attackHistory(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(violations) == 0 {
+				t.Errorf("no violation was noticed: %+v", r)
+			} else {
+				t.Logf("%d violations after %d rollbacks, the first: %s", len(violations), r.Rollbacks, violations[0])
+			}
+		})
+	}
+}
+
 // TestCampaignWithoutPostgresEnds: when the server cannot be brought back, the campaign says so and
 // ends, although somebody was left not to know an outcome.
 func TestCampaignWithoutPostgresEnds(t *testing.T) {
-	s, err := startStack(t.Context(), "")
+	s, err := startStack(t.Context(), fenceStack(""))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,14 +40,20 @@ func (c *campaign) disturb(ctx context.Context, running *sync.WaitGroup) <-chan 
 	for n, r := range c.stack.replicas {
 		i := c.injector(streamReplica + n)
 		running.Go(func() {
-			i.loop(time.Second, 4*time.Second, func() { i.network(r) })
+			calm := time.Duration(max(c.options.calm, 1))
+			i.loop(calm*time.Second, calm*4*time.Second, func() { i.network(r) })
 		})
 	}
 	i := c.injector(streamPostgres)
 	running.Go(func() { i.loop(300*time.Millisecond, 1500*time.Millisecond, func() { i.server(ctx) }) })
 	crash := c.injector(streamCrash)
 	running.Go(func() {
+		answered := int64(0)
 		crash.loop(c.options.crashes/2, c.options.crashes*3/2, func() {
+			if c.answered.Load()-answered < crashAfter {
+				return // still busy with the last one
+			}
+			defer func() { answered = c.answered.Load() }()
 			immediate, kind := crash.rng.IntN(2) == 0, "Postgres killed"
 			if immediate {
 				kind = "Postgres stopped immediately"
@@ -63,6 +69,10 @@ func (c *campaign) disturb(ctx context.Context, running *sync.WaitGroup) <-chan 
 	})
 	return failed
 }
+
+// crashAfter is how many calls have to be answered between two crashes: on a busy machine the services
+// would be back from one only when the next one came.
+const crashAfter = 300
 
 // loop makes a fault, whole with its end, at random times. A barrier waits for that end.
 func (i *injector) loop(low, high time.Duration, fault func()) {
@@ -81,7 +91,7 @@ func (i *injector) loop(low, high time.Duration, fault func()) {
 	}
 }
 
-// network does something to one service or to its way to the database.
+// network does something to one service or to its way to the database or the store.
 func (i *injector) network(r *replica) {
 	short, long := i.between(10*time.Millisecond, 150*time.Millisecond), i.between(100*time.Millisecond, 900*time.Millisecond)
 	set := func(kind string, f faultproxy.Fault, d time.Duration) {
@@ -90,7 +100,21 @@ func (i *injector) network(r *replica) {
 		time.Sleep(d)
 		r.proxy.Set(faultproxy.Fault{})
 	}
-	switch i.rng.IntN(10) {
+	store := func(kind string, f faultproxy.Fault, d time.Duration) {
+		i.c.faults.add(kind)
+		r.store.Set(f)
+		time.Sleep(d)
+		r.store.Set(faultproxy.Fault{})
+	}
+	switch i.rng.IntN(14) {
+	case 10:
+		store("connections to the store reset", faultproxy.Fault{Reset: true}, short)
+	case 11:
+		store("answers of the store lost", faultproxy.Fault{LoseAnswer: true}, short)
+	case 12:
+		store("black hole to the store", faultproxy.Fault{HoldToServer: true}, long)
+	case 13:
+		store("delay of the store", faultproxy.Fault{Delay: i.between(time.Millisecond, 20*time.Millisecond)}, long)
 	case 0, 1:
 		set("connections reset", faultproxy.Fault{Reset: true}, short)
 	case 2, 3:

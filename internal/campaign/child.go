@@ -55,11 +55,12 @@ func serveChild(ctx context.Context, file string) error {
 	return daemon.Run(ctx, c, daemon.Options{Logger: log, Replica: name})
 }
 
-// replica is one service process, its address, and the proxy between it and Postgres. It is
-// started again whenever it ends.
+// replica is one service process, its address, and the proxies between it and Postgres, and it and
+// the store. It is started again whenever it ends.
 type replica struct {
 	url   string
-	proxy *faultproxy.Proxy
+	proxy *faultproxy.Proxy // to the database
+	store *faultproxy.Proxy
 	dir   string
 
 	mu      sync.Mutex
@@ -73,7 +74,7 @@ type replica struct {
 const restartPause = 100 * time.Millisecond
 
 // startReplica writes the configuration and keeps the service running until stop.
-func startReplica(ctx context.Context, dir string, c daemon.Config, proxy *faultproxy.Proxy) (*replica, error) {
+func startReplica(ctx context.Context, dir string, c daemon.Config, proxy, store *faultproxy.Proxy) (*replica, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func startReplica(ctx context.Context, dir string, c daemon.Config, proxy *fault
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600); err != nil {
 		return nil, err
 	}
-	r := &replica{url: "http://" + c.Listen, proxy: proxy, dir: dir, ended: make(chan struct{})}
+	r := &replica{url: "http://" + c.Listen, proxy: proxy, store: store, dir: dir, ended: make(chan struct{})}
 	if err := r.start(ctx); err != nil {
 		return nil, err
 	}

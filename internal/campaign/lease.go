@@ -18,11 +18,19 @@ var contents = [][]byte{[]byte("one\n"), []byte("two\n"), []byte("three\n")}
 // ttls of leases: mostly short, so that many end by themselves.
 var ttls = []time.Duration{time.Second, time.Second, time.Second, 1100 * time.Millisecond, 1500 * time.Millisecond, 2500 * time.Millisecond}
 
+// someTTL is longer where everything is slower.
+func (a *actor) someTTL() time.Duration {
+	return ttls[a.rng.IntN(len(ttls))] * time.Duration(max(a.c.options.calm, 1))
+}
+
 // acquire takes a lease, or does not get one.
 func (a *actor) acquire(p int) (lease, bool) {
 	a.serial++
 	holder := fmt.Sprintf("actor-%d-%d", a.id, a.serial)
-	ttl := ttls[a.rng.IntN(len(ttls))]
+	ttl := a.someTTL()
+	if a.ttl != 0 {
+		ttl = a.ttl
+	}
 	body := map[string]any{"holder": holder, "ttl_seconds": ttl.Seconds()}
 	if a.chance(25) {
 		body["wait_seconds"] = a.between(20*time.Millisecond, 500*time.Millisecond).Seconds()
@@ -132,7 +140,7 @@ func (a *actor) unexpected(what string, out answer) {
 }
 
 func (a *actor) renew(l lease, wrong bool) {
-	ttl := ttls[a.rng.IntN(len(ttls))]
+	ttl := a.someTTL()
 	out := a.send(http.MethodPost, "/v1/leases/"+l.ID+"/renew",
 		map[string]any{"token": l.sent(wrong).String(), "ttl_seconds": ttl.Seconds()}, uuid.Nil)
 	o := &op{Kind: kindRenew, Pointer: l.Pointer, Token: l.Token, Wrong: wrong, TTL: ttl}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/artifactd/artifactd/internal/daemon"
 	"github.com/artifactd/artifactd/internal/devstack"
 )
 
@@ -38,12 +39,17 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("campaign", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "how long faults and calls go on")
+	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "how long faults and calls go on, of both attacks together")
+	fs.IntVar(&o.rollbacks, "rollbacks", 50, "how often the database is taken back, as far as time allows; 0 leaves that attack out")
+	fs.StringVar(&o.only, "only", "", `one of the attacks: "fence" (with collection) or "rollbacks"`)
 	fs.DurationVar(&o.window, "window", 6*time.Second, "time between two barriers")
 	fs.Uint64Var(&o.seed, "seed", 0, "of what generators decide; 0 takes one from the clock")
 	fs.IntVar(&o.workers, "workers", 16, "goroutines that acquire, publish and the rest")
 	fs.IntVar(&o.readers, "readers", 6, "goroutines that only read")
 	fs.IntVar(&o.pointers, "pointers", 12, "pointers they share")
+	fs.IntVar(&o.shelves, "shelves", 5, "pointers with short retention that hold real files; 0 for no collection")
+	fs.IntVar(&o.publishers, "publishers", 6, "goroutines that publish files on the shelves")
+	fs.IntVar(&o.fetchers, "fetchers", 4, "goroutines that read them back")
 	fs.DurationVar(&o.crashes, "crashes", 25*time.Second, "mean time between two crashes of Postgres")
 	fs.BoolVar(&o.firstOnly, "first", false, "stop soon after the first violation")
 	fs.StringVar(&o.report, "report", "", "write the report to this file, and as JSON beside it")
@@ -62,9 +68,22 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 // run runs a campaign and reports. Violations are an error.
 func run(ctx context.Context, o options, out io.Writer) error {
 	fmt.Fprintf(out, "seed %d (repeat the generators' decisions with SEED=%d)\n", o.seed, o.seed)
-	r, err := attack(ctx, o)
-	if err != nil {
-		return err
+	r := report{Seed: o.seed}
+	fence, history := o.split()
+	if fence > 0 {
+		o.duration = fence
+		var err error
+		if r, err = attack(ctx, o); err != nil {
+			return err
+		}
+	}
+	if history > 0 {
+		o.duration = history
+		losses, violations, err := attackHistory(ctx, o)
+		if err != nil {
+			return err
+		}
+		r.Losses, r.Violations = &losses, append(r.Violations, violations...)
 	}
 	fmt.Fprint(out, r.markdown())
 	if o.report != "" {
@@ -78,9 +97,36 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
+// split is how long each attack lasts. A rollback takes a few seconds, so most of the time is theirs.
+func (o options) split() (fence, history time.Duration) {
+	switch {
+	case o.only == onlyFence || o.rollbacks == 0:
+		return o.duration, 0
+	case o.only == onlyRollbacks:
+		return 0, o.duration
+	}
+	return o.duration * 2 / 5, o.duration * 3 / 5
+}
+
+const onlyFence, onlyRollbacks = "fence", "rollbacks"
+
+// fenceStack is a stack whose services collect and reconcile all the time.
+func fenceStack(sabotage string) stackOptions {
+	return stackOptions{
+		sabotage: sabotage,
+		// Postgres is stopped every few seconds, and each start of it has to be looked at.
+		confirm: 4 * time.Second,
+		configure: func(c *daemon.Config) {
+			c.UploadURLTTL = uploadTTL
+			c.GC = daemon.GCConfig{Interval: 200 * time.Millisecond, ResumeGrace: time.Second, LandingGrace: time.Second,
+				ReconcileInterval: time.Second, ReconcileGrace: time.Second, ReconcileMaxShare: 1}
+		},
+	}
+}
+
 // attack is a whole campaign on servers of its own.
 func attack(ctx context.Context, o options) (r report, err error) {
-	s, err := startStack(ctx, o.sabotage)
+	s, err := startStack(ctx, fenceStack(o.sabotage))
 	if err != nil {
 		return r, err
 	}

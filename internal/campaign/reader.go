@@ -63,11 +63,12 @@ func (a *actor) saw(p int, out answer, code, version string) *op {
 
 // resolveMany asks for all pointers from one snapshot.
 func (a *actor) resolveMany() {
-	out := a.send(http.MethodPost, "/v1/resolve", map[string]any{"names": a.c.names}, uuid.Nil)
+	names := a.c.fenced()
+	out := a.send(http.MethodPost, "/v1/resolve", map[string]any{"names": names}, uuid.Nil)
 	if out.silent() || out.unavailable() {
 		return
 	}
-	if out.status != http.StatusOK || len(out.Items) != len(a.c.names) {
+	if out.status != http.StatusOK || len(out.Items) != len(names) {
 		a.unexpected("resolve of several", out)
 		return
 	}

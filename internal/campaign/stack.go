@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/artifactd/artifactd/artifacts/s3store"
 	"github.com/artifactd/artifactd/internal/daemon"
 	"github.com/artifactd/artifactd/internal/devstack"
 	"github.com/artifactd/artifactd/internal/faultproxy"
@@ -24,10 +25,11 @@ import (
 )
 
 const (
-	database = "artifactd"
-	login    = "artifactd_campaign"
-	bucket   = "artifactd-campaign"
-	replicas = 3
+	database  = "artifactd"
+	login     = "artifactd_campaign"
+	bucket    = "artifactd-campaign"
+	replicas  = 3
+	keyPrefix = "artifactd/"
 	// connections of each replica; the workers are spread over the replicas.
 	connections    = 16
 	maxConnections = 200
@@ -38,29 +40,48 @@ const (
 
 // stack is everything that was started for one run.
 type stack struct {
+	options  stackOptions
 	dir      string // holds all data; removed at the end
 	s3       *devstack.S3
-	token    string // of an administrator of everything
+	store    *s3store.Store // the campaign's own way to the bucket, around the proxies
+	token    string         // of an administrator of everything
 	replicas []*replica
 
 	mu       sync.Mutex // guards what a crash of Postgres replaces
+	data     string     // its folder
+	archive  string     // where its WAL goes; empty for nowhere
 	postgres *devstack.Postgres
 	ownerURL string
 }
 
-// startStack starts the servers and the services. sabotage is SQL for the owner to run on the
-// migrated database, empty for none. After an error nothing is left.
-func startStack(ctx context.Context, sabotage string) (s *stack, err error) {
+// stackOptions are what differs between the attacks.
+type stackOptions struct {
+	sabotage string // SQL for the owner to run on the migrated database, empty for none
+	// confirm is for how long the bucket's word counts, and about how long it takes to raise an epoch.
+	confirm time.Duration
+	// configure changes a service's configuration.
+	configure func(*daemon.Config)
+	archived  bool // the database's WAL is kept, to restore from
+}
+
+// startStack starts the servers and the services. After an error nothing is left.
+func startStack(ctx context.Context, o stackOptions) (s *stack, err error) {
 	dir, err := os.MkdirTemp("", "artifactd-campaign-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the servers' data: %w", err)
 	}
-	s = &stack{dir: dir}
+	s = &stack{options: o, dir: dir, data: filepath.Join(dir, "postgres")}
+	started := s // which the returns below forget
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.stop())
+			err = errors.Join(err, started.stop())
 		}
 	}()
+	if o.archived {
+		if err := s.newArchive(); err != nil {
+			return nil, err
+		}
+	}
 	if s.postgres, err = devstack.StartPostgres(ctx, s.postgresOptions()); err != nil {
 		return nil, err
 	}
@@ -68,7 +89,14 @@ func startStack(ctx context.Context, sabotage string) (s *stack, err error) {
 	if s.s3, err = devstack.StartS3(ctx, devstack.S3Options{DataDir: filepath.Join(dir, "s3")}); err != nil {
 		return nil, err
 	}
-	if err := s.install(ctx, sabotage); err != nil {
+	s.store, err = s3store.New(ctx, s3store.Config{
+		Endpoint: s.s3.Endpoint(), Region: s.s3.Region(), Bucket: bucket, Prefix: keyPrefix,
+		AccessKeyID: s.s3.AccessKeyID(), SecretAccessKey: s.s3.SecretAccessKey(), PathStyle: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.install(ctx); err != nil {
 		return nil, err
 	}
 	for i := range replicas {
@@ -84,14 +112,26 @@ func startStack(ctx context.Context, sabotage string) (s *stack, err error) {
 // postgresOptions are the same at every start. Without fsync a crash of the process still loses
 // nothing that was written: the system has it.
 func (s *stack) postgresOptions() devstack.PostgresOptions {
-	return devstack.PostgresOptions{
-		DataDir: filepath.Join(s.dir, "postgres"), MaxConnections: maxConnections, FsyncOff: true,
+	o := devstack.PostgresOptions{
+		DataDir: s.data, SocketDir: filepath.Join(s.dir, "socket"), MaxConnections: maxConnections, FsyncOff: true,
 		Settings: map[string]string{"max_wal_size": "2GB", "shared_buffers": "256MB"},
 	}
+	if s.archive != "" {
+		o.Settings["archive_mode"], o.Settings["archive_command"] = "on", "cp %p '"+s.archive+"/%f'"
+	}
+	return o
+}
+
+// newArchive makes the folder that the WAL of the next server goes to.
+func (s *stack) newArchive() (err error) {
+	if s.archive, err = os.MkdirTemp(s.dir, "archive-"); err != nil {
+		return err
+	}
+	return os.Chmod(s.archive, 0o777) // the server may run as another account
 }
 
 // install makes the database with its schema, the service's login and an access token.
-func (s *stack) install(ctx context.Context, sabotage string) error {
+func (s *stack) install(ctx context.Context) error {
 	if err := s.postgres.CreateDatabase(ctx, database); err != nil {
 		return err
 	}
@@ -105,7 +145,7 @@ func (s *stack) install(ctx context.Context, sabotage string) error {
 	if err != nil {
 		return err
 	}
-	_, err = owner.Exec(ctx, sabotage)
+	_, err = owner.Exec(ctx, auditSQL+s.options.sabotage)
 	if err = errors.Join(err, owner.Close(ctx)); err != nil {
 		return err
 	}
@@ -123,32 +163,48 @@ func (s *stack) startReplica(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	address, err := devstack.FreeAddress(loopback)
+	store, err := faultproxy.New(s.s3.Endpoint())
 	if err != nil {
 		proxy.Close()
 		return err
 	}
-	c := daemon.Default()
-	c.Listen = address
-	c.DatabaseURL, c.DatabaseConns = throughProxy(proxy), connections
-	c.S3 = daemon.S3Config{
-		Driver: "aws", Endpoint: s.s3.Endpoint(), Region: s.s3.Region(), Bucket: bucket, CreateBucket: true,
-		Prefix: c.S3.Prefix, AccessKeyID: s.s3.AccessKeyID(), SecretAccessKey: s.s3.SecretAccessKey(), PathStyle: true,
-	}
-	// What a rollback goes back to must not be collected: whether the collector is safe is
-	// another test's question.
-	c.GC.Interval = 0
-	c.AllowUnsafeDurability = true
-	c.ShutdownGrace = time.Second
-	// Postgres is stopped every few seconds, and each start of it has to be looked at.
-	c.HistoryTiming = recovery.Timing{Confirm: 4 * time.Second}
-	r, err := startReplica(ctx, filepath.Join(s.dir, fmt.Sprintf("replica-%d", i)), c, proxy)
+	r, err := s.startBehind(ctx, i, proxy, store)
 	if err != nil {
 		proxy.Close()
+		store.Close()
 		return err
 	}
 	s.replicas = append(s.replicas, r)
 	return nil
+}
+
+// startBehind starts a service that reaches its database and its store through proxies. Callers
+// are sent to the store itself.
+func (s *stack) startBehind(ctx context.Context, i int, database, store *faultproxy.Proxy) (*replica, error) {
+	address, err := devstack.FreeAddress(loopback)
+	if err != nil {
+		return nil, err
+	}
+	c := s.config()
+	c.Listen = address
+	c.DatabaseURL, c.DatabaseConns = throughProxy(database), connections
+	c.S3.Endpoint, c.S3.PublicEndpoint = "http://"+store.Addr(), s.s3.Endpoint()
+	s.options.configure(&c)
+	return startReplica(ctx, filepath.Join(s.dir, fmt.Sprintf("replica-%d", i)), c, database, store)
+}
+
+// config is how the installation is reached around the proxies.
+func (s *stack) config() daemon.Config {
+	c := daemon.Default()
+	c.DatabaseURL = s.ownerURL
+	c.S3 = daemon.S3Config{
+		Driver: "aws", Endpoint: s.s3.Endpoint(), Region: s.s3.Region(), Bucket: bucket, CreateBucket: true,
+		Prefix: keyPrefix, AccessKeyID: s.s3.AccessKeyID(), SecretAccessKey: s.s3.SecretAccessKey(), PathStyle: true,
+	}
+	c.AllowUnsafeDurability = true
+	c.ShutdownGrace = time.Second
+	c.HistoryTiming = recovery.Timing{Confirm: s.options.confirm}
+	return c
 }
 
 // throughProxy is the database's URL for a service behind a proxy. The proxy speaks to the
@@ -213,6 +269,10 @@ func (s *stack) stop() error {
 	for _, r := range s.replicas {
 		errs = append(errs, r.stop(ctx))
 		r.proxy.Close()
+		r.store.Close()
+	}
+	if s.store != nil {
+		s.store.Close()
 	}
 	if s.s3 != nil {
 		errs = append(errs, s.s3.Stop(ctx))

@@ -48,13 +48,16 @@ func (a *actor) step(f func()) {
 }
 
 func (a *actor) record(ops ...*op) {
+	if a.unrecorded {
+		return
+	}
 	for _, o := range ops {
 		o.Client = a.id
 	}
 	a.c.history.add(ops...)
 }
 
-func (a *actor) pointer() int { return a.rng.IntN(len(a.c.names)) }
+func (a *actor) pointer() int { return a.rng.IntN(a.c.options.pointers) }
 
 // episode is one life of a lease, or of two.
 func (a *actor) episode() {
@@ -173,6 +176,8 @@ func (a *actor) conclude(r *request) (first, last answer, v verdict) {
 		last, v = a.settle(r)
 		return first, last, v
 	case first.unavailable() || (r.kind == kindRollback && first.status == http.StatusLocked):
+		return first, first, v
+	case first.Code == "version-not-found" && a.unrecorded: // collected
 		return first, first, v
 	}
 	a.unexpected(string(r.kind), first)

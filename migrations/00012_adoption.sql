@@ -1,0 +1,39 @@
+-- +goose Up
+-- What a restored database says is stored may have been collected since: its bucket was not taken
+-- back with it. Until an operator has looked (artifactd verify marks what is gone) and lets collection
+-- go on, nothing of an earlier epoch is adopted, and its bytes are sent again. What the new epoch has
+-- uploaded was proved in it.
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.adoption_sources(p_lease_id uuid, p_pointer_id bigint, p_at timestamptz, p_grace_seconds double precision)
+RETURNS uuid[] LANGUAGE sql VOLATILE SET search_path = artifactd, pg_temp AS $$
+    SELECT array_append(ARRAY(
+        SELECT h.generation_id FROM generation h, installation i
+         WHERE h.pointer_id = p_pointer_id AND h.collected_at IS NULL
+           AND h.state IN ('released', 'broken', 'expired', 'superseded')
+           AND h.collecting_at IS NULL AND h.file_count > 0
+           AND h.ended_at > p_at - make_interval(secs => p_grace_seconds)
+           AND (i.collection_held_at IS NULL OR h.epoch = i.epoch)
+         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
+        || ARRAY(SELECT g.manifest_id FROM installation i, pointer p JOIN generation g ON g.generation_id = p.current_id
+                  WHERE p.pointer_id = p_pointer_id
+                    -- A rollback shares the manifest of an older generation, and says nothing of its objects.
+                    AND (i.collection_held_at IS NULL
+                         OR EXISTS (SELECT 1 FROM generation m WHERE m.generation_id = g.manifest_id AND m.epoch = i.epoch)))
+$$;
+-- +goose StatementEnd
+
+-- +goose Down
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.adoption_sources(p_lease_id uuid, p_pointer_id bigint, p_at timestamptz, p_grace_seconds double precision)
+RETURNS uuid[] LANGUAGE sql VOLATILE SET search_path = artifactd, pg_temp AS $$
+    SELECT array_append(ARRAY(
+        SELECT h.generation_id FROM generation h
+         WHERE h.pointer_id = p_pointer_id AND h.collected_at IS NULL
+           AND h.state IN ('released', 'broken', 'expired', 'superseded')
+           AND h.collecting_at IS NULL AND h.file_count > 0
+           AND h.ended_at > p_at - make_interval(secs => p_grace_seconds)
+         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
+        || ARRAY(SELECT g.manifest_id FROM pointer p JOIN generation g ON g.generation_id = p.current_id
+                  WHERE p.pointer_id = p_pointer_id)
+$$;
+-- +goose StatementEnd
