@@ -17,8 +17,9 @@ import (
 // superuser is the role that owns a development Postgres. Only this account reaches its socket.
 const superuser = "postgres"
 
-// startTimeout bounds the start of a server, crash recovery included.
-const startTimeout = 60 * time.Second
+// startTimeout bounds the start of a server, crash recovery included. On a machine that is busy thirty
+// times over initdb alone took more than a minute.
+const startTimeout = 5 * time.Minute
 
 // PostgresOptions configure StartPostgres.
 type PostgresOptions struct {
