@@ -75,5 +75,5 @@ minio: $(MINIO_STAMP)
 $(MINIO_STAMP):
 	@mkdir -p $(BIN)
 	@echo "installing the MinIO server for tests (minutes, the first time)" >&2
-	CGO_ENABLED=0 GOBIN=$(BIN) $(GO) install github.com/minio/minio@$(MINIO_VERSION)
+	@CGO_ENABLED=0 GOBIN=$(BIN) sh scripts/retry.sh $(GO) install github.com/minio/minio@$(MINIO_VERSION)
 	@rm -f $(BIN)/.minio-* && touch $@

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"sync"
 
@@ -36,30 +37,46 @@ func (s *Server) CompleteLease(c echo.Context, id types.LeaseId) error {
 	// What was proved is recorded even if the caller has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callDeadline)
 	defer cancel()
-	if len(proofs) > 0 {
-		refused, err := s.catalogue.MarkStoredMany(ctx, proofs)
-		if err != nil {
-			return err
-		}
-		for id, err := range refused {
-			if errors.Is(err, pointer.ErrArtifactNotFound) {
-				s.removeLate(ctx, found[id])
-			}
-			faults[id] = err
-		}
+	refused, err := s.recordProofs(ctx, proofs, found)
+	if err != nil {
+		return err
 	}
+	maps.Copy(faults, refused)
 	out := types.CompleteManyResponse{Items: make([]types.CompletedArtifact, 0, len(in.ArtifactIds))}
 	for _, id := range in.ArtifactIds {
-		item := types.CompletedArtifact{ArtifactId: id}
-		if err := faults[id]; err != nil {
-			problem, _ := s.problem(c, err)
-			item.Problem = &problem
-		} else {
-			item.State = new(artifactState(true))
-		}
-		out.Items = append(out.Items, item)
+		out.Items = append(out.Items, s.completed(c, id, faults[id]))
 	}
 	return writeJSON(c, http.StatusOK, out)
+}
+
+// completed is the answer for one artifact of many, with err as its problem.
+func (s *Server) completed(c echo.Context, id uuid.UUID, err error) types.CompletedArtifact {
+	item := types.CompletedArtifact{ArtifactId: id}
+	if err != nil {
+		problem, _ := s.problem(c, err)
+		item.Problem = &problem
+	} else {
+		item.State = new(artifactState(true))
+	}
+	return item
+}
+
+// recordProofs records what was proved of the artifacts found, and answers those that it was refused
+// for.
+func (s *Server) recordProofs(ctx context.Context, proofs []pointer.Proof, found map[uuid.UUID]pointer.Artifact) (map[uuid.UUID]error, error) {
+	if len(proofs) == 0 {
+		return nil, nil
+	}
+	refused, err := s.catalogue.MarkStoredMany(ctx, proofs)
+	if err != nil {
+		return nil, err
+	}
+	for id, err := range refused {
+		if errors.Is(err, pointer.ErrArtifactNotFound) {
+			s.removeLate(ctx, found[id])
+		}
+	}
+	return refused, nil
 }
 
 // examineMany looks at each artifact once, however often it is asked for. Those that are stored

@@ -128,6 +128,9 @@ func generation(name string, e pointer.HistoryEntry) types.Generation {
 	if e.RollbackOf != nil {
 		g.RollbackOf = new(e.RollbackOf.String())
 	}
+	if e.RecoveredFrom != nil {
+		g.RecoveredFrom = new(e.RecoveredFrom.String())
+	}
 	return g
 }
 

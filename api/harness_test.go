@@ -421,9 +421,9 @@ func (h *harness) objects() []string {
 // eventually waits for a condition that another goroutine brings about.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("not within 10 s: ", what)
+			t.Fatal("not within a minute: ", what)
 		}
 	}
 }

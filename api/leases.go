@@ -149,7 +149,7 @@ func (s *Server) RenewLease(c echo.Context, id types.LeaseId) error {
 }
 
 // StageFiles declares files of a manifest and answers where their bytes go.
-func (s *Server) StageFiles(c echo.Context, id types.LeaseId) error {
+func (s *Server) StageFiles(c echo.Context, id types.LeaseId, params types.StageFilesParams) error {
 	in, err := decode[types.StageRequest](c)
 	if err != nil {
 		return err
@@ -171,9 +171,13 @@ func (s *Server) StageFiles(c echo.Context, id types.LeaseId) error {
 	}
 	out := types.StageResponse{Files: make([]types.StagedFile, 0, len(staged))}
 	for _, f := range staged {
-		file, err := s.stagedFile(c.Request().Context(), f, true)
-		if err != nil {
-			return err
+		file := stagedFile(f)
+		if !f.Artifact.Stored {
+			upload, err := s.upload(c.Request().Context(), f.Artifact, id, params.Bulk != nil && *params.Bulk)
+			if err != nil {
+				return err
+			}
+			file.Upload = &upload
 		}
 		out.Files = append(out.Files, file)
 	}
@@ -221,42 +225,34 @@ func (s *Server) ListStagedFiles(c echo.Context, id types.LeaseId, params types.
 	}
 	out := types.StagedPage{Items: make([]types.StagedFile, 0, len(staged)), NextCursor: optional(next)}
 	for _, f := range staged {
-		file, err := s.stagedFile(c.Request().Context(), f, false)
-		if err != nil {
-			return err
-		}
-		out.Items = append(out.Items, file)
+		out.Items = append(out.Items, stagedFile(f))
 	}
 	return writeJSON(c, http.StatusOK, out)
 }
 
-// stagedFile spells one staged file. Only staging hands out URLs: it is what records how long
-// they can be used.
-func (s *Server) stagedFile(ctx context.Context, f pointer.StagedFile, withUpload bool) (types.StagedFile, error) {
+// stagedFile spells one staged file, without where its bytes go: only staging hands out URLs, since it
+// is what records how long they can be used.
+func stagedFile(f pointer.StagedFile) types.StagedFile {
 	a := f.Artifact
-	out := types.StagedFile{
+	return types.StagedFile{
 		Path: f.Path, ArtifactId: a.ID, Digest: a.Digest.String(), Size: a.Size, MediaType: f.MediaType, State: artifactState(a.Stored),
 	}
-	if a.Stored || !withUpload {
-		return out, nil
-	}
-	upload, err := s.upload(ctx, a)
-	if err != nil {
-		return out, err
-	}
-	out.Upload = &upload
-	return out, nil
 }
 
 // upload says where an artifact's bytes go: straight to the store where the store itself refuses
-// any others, through this service everywhere else.
-func (s *Server) upload(ctx context.Context, a pointer.Artifact) (types.Upload, error) {
+// any others, through this service everywhere else, and together with others for who can do that.
+func (s *Server) upload(ctx context.Context, a pointer.Artifact, lease uuid.UUID, bulk bool) (types.Upload, error) {
 	plan, err := s.partition.Plan(a.Size)
 	if err != nil {
 		return types.Upload{}, err
 	}
 	if plan.Multipart() {
 		return types.Upload{Kind: "multipart", PartSize: &plan.PartSize, Parts: new(int32(plan.Count)), ExpiresAt: a.WritableTil.UTC()}, nil
+	}
+	if bulk && a.Size <= maxBulkFile {
+		return types.Upload{
+			Kind: "bulk", Method: new(http.MethodPut), Url: new(s.publicURL + "/v1/leases/" + lease.String() + "/content"), ExpiresAt: a.WritableTil.UTC(),
+		}, nil
 	}
 	direct, err := s.store.EnforcesSignedDigest(ctx)
 	if err != nil {

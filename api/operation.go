@@ -75,7 +75,7 @@ var hotOperations = map[string]bool{
 
 // unboundedOperations set deadlines of their own.
 var unboundedOperations = map[string]bool{
-	"GetFile": true, "PutArtifactContent": true, "PutArtifactPart": true, "CompleteArtifact": true, "CompleteLease": true, "RunGc": true, "GetGcRun": true, "ResolvePointer": true, "AcquireLease": true,
+	"GetFile": true, "PutArtifactContent": true, "PutArtifactPart": true, "CompleteArtifact": true, "CompleteLease": true, "PutLeaseContent": true, "RunGc": true, "GetGcRun": true, "ResolvePointer": true, "AcquireLease": true,
 }
 
 // waitingOperations may wait: for a newer version, or for somebody else's lease to end.

@@ -224,10 +224,22 @@ func factualProblem(err error) (types.Problem, time.Duration, bool) {
 		}
 		return p, 0, true
 	case errors.As(err, &changed):
-		return newProblem(kindHistoryChanged, "Nothing is written until it is settled which history the database is in: "+changed.Seen+
-			". A clean failover settles itself within seconds; anything else waits for an operator (`artifactd recover`). Reads go on."), historyRetry, true
+		p, retryAfter := historyProblem(changed)
+		return p, retryAfter, true
 	}
 	return types.Problem{}, 0, false
+}
+
+// historyProblem tells what settles itself from what waits for a person, which nobody should wait for.
+func historyProblem(e *pointer.HistoryChangedError) (types.Problem, time.Duration) {
+	if e.Operator {
+		p := newProblem(kindHistoryChanged, "This waits for an operator (`artifactd recover`), and trying again does not help before that: "+
+			e.Seen+". Reads go on.")
+		p.OperatorRequired = new(true)
+		return p, 0
+	}
+	return newProblem(kindHistoryChanged, "Nothing is written until it is settled which history the database is in: "+e.Seen+
+		". A clean failover settles itself within seconds; anything else waits for an operator (`artifactd recover`). Reads go on."), historyRetry
 }
 
 // historyRetry is when to ask again after a change of the history: one that settles itself takes

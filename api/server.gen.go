@@ -69,12 +69,15 @@ type ServerInterface interface {
 	// CompleteLease Have many uploads proved
 	// (POST /v1/leases/{lease_id}/complete)
 	CompleteLease(ctx echo.Context, leaseId LeaseId) error
+	// PutLeaseContent Send the bytes of many small artifacts
+	// (PUT /v1/leases/{lease_id}/content)
+	PutLeaseContent(ctx echo.Context, leaseId LeaseId) error
 	// ListStagedFiles What is staged under a lease
 	// (GET /v1/leases/{lease_id}/files)
 	ListStagedFiles(ctx echo.Context, leaseId LeaseId, params ListStagedFilesParams) error
 	// StageFiles Stage files
 	// (POST /v1/leases/{lease_id}/files)
-	StageFiles(ctx echo.Context, leaseId LeaseId) error
+	StageFiles(ctx echo.Context, leaseId LeaseId, params StageFilesParams) error
 	// PublishLease Publish what is staged
 	// (POST /v1/leases/{lease_id}/publish)
 	PublishLease(ctx echo.Context, leaseId LeaseId) error
@@ -471,6 +474,22 @@ func (w *ServerInterfaceWrapper) CompleteLease(ctx echo.Context) error {
 	return err
 }
 
+// PutLeaseContent converts echo context to params.
+func (w *ServerInterfaceWrapper) PutLeaseContent(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "lease_id" -------------
+	var leaseId LeaseId
+
+	err = runtime.BindStyledParameterWithOptions("simple", "lease_id", ctx.Param("lease_id"), &leaseId, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "uuid", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter lease_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutLeaseContent(ctx, leaseId)
+	return err
+}
+
 // ListStagedFiles converts echo context to params.
 func (w *ServerInterfaceWrapper) ListStagedFiles(ctx echo.Context) error {
 	var err error
@@ -514,8 +533,17 @@ func (w *ServerInterfaceWrapper) StageFiles(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter lease_id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StageFilesParams
+	// ------------- Optional query parameter "bulk" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "bulk", ctx.QueryParams(), &params.Bulk, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter bulk: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.StageFiles(ctx, leaseId)
+	err = w.Handler.StageFiles(ctx, leaseId, params)
 	return err
 }
 
@@ -1139,6 +1167,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/renew", wrapper.RenewLease, options.OperationMiddlewares["RenewLease"]...)
 	router.GET(options.BaseURL+"/v1/leases/:lease_id/files", wrapper.ListStagedFiles, options.OperationMiddlewares["ListStagedFiles"]...)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/files", wrapper.StageFiles, options.OperationMiddlewares["StageFiles"]...)
+	router.PUT(options.BaseURL+"/v1/leases/:lease_id/content", wrapper.PutLeaseContent, options.OperationMiddlewares["PutLeaseContent"]...)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/complete", wrapper.CompleteLease, options.OperationMiddlewares["CompleteLease"]...)
 	router.POST(options.BaseURL+"/v1/leases/:lease_id/publish", wrapper.PublishLease, options.OperationMiddlewares["PublishLease"]...)
 	router.POST(options.BaseURL+"/v1/publish", wrapper.PublishMany, options.OperationMiddlewares["PublishMany"]...)

@@ -90,6 +90,7 @@ type Server struct {
 	readBacks  *semaphore.Weighted
 	// largeCopies are the large buffers that transfers may have at once.
 	largeCopies *semaphore.Weighted
+	bulks       *semaphore.Weighted // archives of many artifacts that are taken at once
 
 	echo      *echo.Echo
 	drainOnce sync.Once
@@ -126,6 +127,7 @@ func New(o Options) (*Server, error) {
 		proofs:      newProofs(proofLinger),
 		readBacks:   semaphore.NewWeighted(maxReadBacks),
 		largeCopies: semaphore.NewWeighted(maxLargeBuffers),
+		bulks:       semaphore.NewWeighted(bulkRequests),
 		draining:    make(chan struct{}),
 		largeBody:   make(chan struct{}, 1),
 		bodies:      newResolvedBodies(),

@@ -119,6 +119,10 @@ type BlobWriter interface {
 	// answer to an earlier attempt of this same call was lost, the object found is compared and
 	// success is reported once. ErrExists, ErrDigestMismatch, ErrSizeMismatch as said there.
 	Put(ctx context.Context, u Upload, body io.Reader) error
+	// PutProving is Put, and returns the full-object SHA-256 that the store's own answer tells: zero
+	// where it tells none, for example because that answer was lost. Equal to u.Digest it proves the
+	// object as Head would.
+	PutProving(ctx context.Context, u Upload, body io.Reader) (Digest, error)
 }
 
 // BlobSigner signs requests that others send straight to the store.

@@ -74,7 +74,8 @@ func uploadLost(err error) bool {
 	return errors.Is(err, ErrNotUploaded) || errors.As(err, &s) && s.Status == http.StatusNotFound
 }
 
-// send hashes the parts one after the other, and sends those that are not there while it goes on.
+// send hashes the parts one after the other, those that are not known yet, and sends those that are not
+// there while it goes on.
 func (u *partsUpload) send(ctx context.Context) ([]types.Part, error) {
 	file, err := u.src.sections()
 	if err != nil {
@@ -112,6 +113,9 @@ func (u *partsUpload) place(n int) (offset, length int64) {
 
 func (u *partsUpload) hash(ctx context.Context, file sections, n int) (types.Part, error) {
 	offset, length := u.place(n)
+	if digest, ok := u.src.pieces.digest(n, u.partSize); ok {
+		return types.Part{Number: int32(n), Size: length, Sha256: digest}, nil
+	}
 	section, err := file.open(offset, length)
 	if err != nil {
 		return types.Part{}, err

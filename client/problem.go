@@ -77,8 +77,11 @@ type Problem struct {
 	Token            string  `json:"token"`
 	CurrentToken     string  `json:"current_token"`
 	// ErrorID names the service's log line of an internal error.
-	ErrorID  string    `json:"error_id"`
-	Refusals []Refusal `json:"refusals"`
+	ErrorID string `json:"error_id"`
+	// OperatorRequired says of history-changed that it waits for a person, because the database is known
+	// to have lost something: trying again does not help.
+	OperatorRequired bool      `json:"operator_required"`
+	Refusals         []Refusal `json:"refusals"`
 	// RetryAfter is the service's Retry-After, or zero.
 	RetryAfter time.Duration `json:"-"`
 }

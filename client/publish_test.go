@@ -124,6 +124,35 @@ func TestPublishOutlivesAChangeOfHistory(t *testing.T) {
 	}
 }
 
+// What a database is known to have lost waits for a person: whoever publishes is told at once.
+func TestPublishDoesNotWaitForAnOperator(t *testing.T) {
+	s := newService(t)
+	s.on(publishRoute, refuses(503, "history-changed", "operator_required", true))
+	_, err := s.client(t).Publish(t.Context(), heldLease(), client.Publication{OperationID: opID})
+	var p *client.Problem
+	if !errors.Is(err, client.ErrHistoryChanged) || errors.Is(err, client.ErrOutcomeUnknown) || !errors.As(err, &p) || !p.OperatorRequired {
+		t.Errorf("error %v", err)
+	}
+	if n := s.count(publishRoute); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// An answer that was lost before is not undone by one that says that nothing is decided now.
+func TestPublishThatMayHaveHappenedBeforeTheLoss(t *testing.T) {
+	s := newService(t)
+	waits := refuses(503, "history-changed", "operator_required", true)
+	s.on(publishRoute, breaksOff, waits)
+	s.on(settleRoute, waits)
+	_, err := s.client(t).Publish(t.Context(), heldLease(), client.Publication{OperationID: opID})
+	if !errors.Is(err, client.ErrOutcomeUnknown) {
+		t.Errorf("error %v", err)
+	}
+	if n := s.count(settleRoute); n != 1 {
+		t.Errorf("settled %d times", n)
+	}
+}
+
 func TestOutcomeUnknownNamesTheOperation(t *testing.T) {
 	s := newService(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -63,14 +63,15 @@ func (e *askedToWait) Unwrap() []error { return []error{e.problem, &e.after} }
 
 // worthRetrying reports whether an idempotent call that failed like this may succeed later: the
 // connection broke, or the service or the store said that it cannot now. A history-changed answer is
-// mostly a database that was restarted or failed over, which settles itself within seconds.
+// mostly a database that was restarted or failed over, which settles itself within seconds; one that
+// waits for an operator says so.
 func worthRetrying(err error) bool {
 	var unknown *unknownError
 	if errors.As(err, &unknown) {
 		return true
 	}
 	if p, ok := asProblem(err); ok {
-		return p.temporary() && p.Code != ErrOutcomeUnknown
+		return p.temporary() && p.Code != ErrOutcomeUnknown && !p.OperatorRequired
 	}
 	var s *StoreError
 	if errors.As(err, &s) {

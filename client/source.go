@@ -31,6 +31,8 @@ type Source struct {
 	// Progress, when not nil, is told how many more of the file's bytes are there, sent or not, as
 	// progress of [Client.UploadAll] is of all files. 0 says that an empty file is there.
 	Progress func(int64)
+
+	pieces pieces // as far as they are known
 }
 
 // ReaderAtCloser is what OpenAt of a [Source] returns, for example an [os.File].
@@ -91,8 +93,7 @@ func FileSource(ctx context.Context, name, path string, progress func(int)) (Sou
 		return Source{}, err
 	}
 	defer f.Close()
-	h := sha256.New()
-	n, err := io.Copy(h, &watched{r: f, ctx: ctx, progress: progress})
+	n, sum, of, err := hashPieces(&watched{r: f, ctx: ctx, progress: progress}, pieceSize(info.Size()))
 	if err != nil {
 		return Source{}, fmt.Errorf("read %s: %w", name, err)
 	}
@@ -101,9 +102,10 @@ func FileSource(ctx context.Context, name, path string, progress func(int)) (Sou
 	}
 	return Source{
 		Path: path, Size: n,
-		Digest: "sha256:" + hex.EncodeToString(h.Sum(nil)),
+		Digest: "sha256:" + hex.EncodeToString(sum),
 		Open:   func() (io.ReadCloser, error) { return os.Open(name) },
 		OpenAt: func() (ReaderAtCloser, error) { return os.Open(name) },
+		pieces: of,
 	}, nil
 }
 

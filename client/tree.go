@@ -40,8 +40,8 @@ func (c *Client) UploadAll(ctx context.Context, l Lease, files []Source, progres
 	if progress == nil {
 		progress = func(int64) {}
 	}
-	t := &tree{c: c, lease: l, progress: progress, started: map[uuid.UUID]bool{}}
 	first, same := distinct(files)
+	t := &tree{c: c, lease: l, progress: progress, bulk: len(first) >= bulkLeast, started: map[uuid.UUID]bool{}}
 	err := t.move(ctx, first)
 	if err == nil {
 		err = t.move(ctx, same) // adopted, now that the bytes are there
@@ -72,6 +72,7 @@ type tree struct {
 	c        *Client
 	lease    Lease
 	progress func(int64)
+	bulk     bool               // small files are sent together
 	started  map[uuid.UUID]bool // of the goroutine that sends; two paths may share one artifact
 
 	uploaded, adopted, sent atomic.Int64
@@ -106,7 +107,7 @@ func (t *tree) stage(ctx context.Context, files []Source, staged chan<- []staged
 	for len(files) > 0 {
 		batch := files[:min(len(files), MaxStageFiles)]
 		files = files[len(batch):]
-		answers, err := t.c.StageFiles(ctx, t.lease, batch)
+		answers, err := t.c.stageFiles(ctx, t.lease, batch, t.bulk)
 		if err != nil {
 			return err
 		}
@@ -127,6 +128,7 @@ func (t *tree) send(ctx context.Context, staged <-chan []stagedSource, arrived c
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(t.c.parallel)
 	for batch := range staged {
+		var together []stagedSource
 		for _, f := range batch {
 			if ctx.Err() != nil {
 				return errors.Join(group.Wait(), context.Cause(ctx))
@@ -137,7 +139,14 @@ func (t *tree) send(ctx context.Context, staged <-chan []stagedSource, arrived c
 				continue
 			}
 			t.started[f.ArtifactId] = true
+			if f.Upload.Kind == kindBulk && f.Upload.Url != nil {
+				together = append(together, f)
+				continue
+			}
 			group.Go(func() error { return f.failed(t.sendOne(ctx, f, arrived)) })
+		}
+		for _, files := range bulkBatches(together) {
+			group.Go(func() error { return t.sendBulk(ctx, files) })
 		}
 	}
 	return group.Wait()

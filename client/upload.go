@@ -22,6 +22,16 @@ const continueAbove = 1 << 20
 // StageFiles declares up to [MaxStageFiles] files of the lease's manifest. A file that comes back
 // without Upload needs no bytes.
 func (c *Client) StageFiles(ctx context.Context, l Lease, files []Source) ([]types.StagedFile, error) {
+	return c.stageFiles(ctx, l, files, false)
+}
+
+// stageFiles is StageFiles, which with bulk may say of small files that they go together. A service
+// that knows no such thing says how to send each.
+func (c *Client) stageFiles(ctx context.Context, l Lease, files []Source, bulk bool) ([]types.StagedFile, error) {
+	params := &types.StageFilesParams{}
+	if bulk {
+		params.Bulk = &bulk
+	}
 	body := types.StageRequest{Token: l.Token, Files: make([]types.StageFile, len(files))}
 	for i, f := range files {
 		if err := checkPath(f.Path); err != nil {
@@ -33,7 +43,7 @@ func (c *Client) StageFiles(ctx context.Context, l Lease, files []Source) ([]typ
 		}
 	}
 	staged, err := get[types.StageResponse](ctx, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.StageFiles(ctx, l.LeaseId, body)
+		return c.raw.StageFiles(ctx, l.LeaseId, params, body)
 	})
 	if err == nil && len(staged.Files) != len(files) {
 		err = fmt.Errorf("the service answered %d staged files for %d", len(staged.Files), len(files))

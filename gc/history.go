@@ -13,7 +13,7 @@ import (
 func historyFault(err error) error {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (pgErr.Code == "AD001" || pgErr.Code == "AD002") {
-		return &pointer.HistoryChangedError{Seen: pgErr.Message}
+		return &pointer.HistoryChangedError{Seen: pgErr.Message, Operator: pgErr.Code == "AD002"}
 	}
 	return err
 }

@@ -56,6 +56,42 @@ func TestGuessesStandInLine(t *testing.T) {
 	}
 }
 
+// What a pattern covers, and which cannot be given to anybody: none reaches names that only begin alike.
+func TestPatterns(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pattern, name string
+		covers        bool
+	}{
+		{"*", "anything.at.all", true},
+		{"team-a.*", "team-a.x", true}, {"team-a.*", "team-a.x.y", true}, {"team-a.*", "team-a..x", true},
+		{"team-a.*", "team-a", false}, {"team-a.*", "team-ab", false}, {"team-a.*", "team-ab.x", false}, {"team-a.*", "Team-a.x", false},
+		{"team-a", "team-a", true}, {"team-a", "team-a.x", false}, {"team-a", "team-ab", false}, {"team-a", "team-", false},
+	} {
+		if err := CheckGrant([]Scope{ScopeRead}, []string{c.pattern}); err != nil {
+			t.Errorf("%s: %v", c.pattern, err)
+		}
+		for _, scope := range []Scope{ScopeRead, ScopePublish, ScopeAdmin} {
+			caller := Caller{Scopes: []Scope{ScopePublish}, Patterns: []string{"unrelated", c.pattern}}
+			if may := caller.May(scope, c.name); may != (c.covers && scope != ScopeAdmin) {
+				t.Errorf("publish on %s: %s on %s: %v", c.pattern, scope, c.name, may)
+			}
+		}
+	}
+	for _, pattern := range []string{
+		"", "team-a*", "team-a-*", "team-*.x", "*.x", "**", "*.*", "team-a.**", "team-a.*.*", ".*", "-x", "team-a.* ", "team a", "team-a.*\n", "team/a.*", strings.Repeat("a", 201),
+	} {
+		if err := CheckGrant([]Scope{ScopeRead}, []string{"fine", pattern}); err == nil {
+			t.Errorf("%q can be granted", pattern)
+		}
+	}
+	for _, scopes := range [][]Scope{nil, {"owner"}, {ScopeRead, "ADMIN"}} {
+		if err := CheckGrant(scopes, []string{"*"}); err == nil {
+			t.Errorf("%q can be granted", scopes)
+		}
+	}
+}
+
 // Guesses do not drive callers out of the memory.
 func TestGuessesDoNotForgetCallers(t *testing.T) {
 	t.Parallel()

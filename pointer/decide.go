@@ -108,7 +108,7 @@ func commitFault(err error) error {
 		case "40P01", "40001", "23503": // deadlock, serialisation, a foreign key that refereed a race
 			return fmt.Errorf("%w: %w", errConflict, err)
 		case "AD001", "AD002": // begin_decision, begin_collection
-			return &HistoryChangedError{Seen: pgErr.Message}
+			return &HistoryChangedError{Seen: pgErr.Message, Operator: pgErr.Code == "AD002"}
 		case "57014", "55P03", "25006", "53100", "53200", "53300": // timeouts, read-only, out of room
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}

@@ -29,7 +29,12 @@ const (
 
 // HistoryChangedError says that the database's history may have changed, or that the bucket does
 // not confirm it: nothing is decided until that is settled.
-type HistoryChangedError struct{ Seen string }
+type HistoryChangedError struct {
+	Seen string
+	// Operator: it waits for a person, because something is known to be missing or because nobody has
+	// acknowledged the change yet. Otherwise it may settle itself.
+	Operator bool
+}
 
 func (e *HistoryChangedError) Error() string {
 	return "the database's history may have changed: " + e.Seen

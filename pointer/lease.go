@@ -150,17 +150,38 @@ func (c *Catalogue) Renew(ctx context.Context, id uuid.UUID, token Token, ttl ti
 
 // Lease tells how a lease stands. An end that nobody has recorded yet is told as what it is.
 func (c *Catalogue) Lease(ctx context.Context, id uuid.UUID) (Lease, error) {
+	row, err := c.leaseNow(ctx, id)
+	if err != nil {
+		return Lease{}, err
+	}
+	return row.lease(), nil
+}
+
+// LiveLease is [Catalogue.Lease] of a lease that lives, and [*LeaseLostError] of one that has ended.
+// Nothing keeps it from ending right after.
+func (c *Catalogue) LiveLease(ctx context.Context, id uuid.UUID) (Lease, error) {
+	row, err := c.leaseNow(ctx, id)
+	switch {
+	case err != nil:
+		return Lease{}, err
+	case *row.status == "lease-lost":
+		return Lease{}, row.lost()
+	}
+	return row.lease(), nil
+}
+
+func (c *Catalogue) leaseNow(ctx context.Context, id uuid.UUID) (leaseRow, error) {
 	var row leaseRow
 	err := c.pool.QueryRow(ctx, leaseNowSQL, id).Scan(
 		&row.status, &row.reason, &row.id, &row.pointer, &row.epoch, &row.generation, &row.holder, &row.state,
 		&row.acquiredAt, &row.expiresAt, &row.expiresIn, &row.ttl)
 	if err != nil {
-		return Lease{}, readFault(err)
+		return row, readFault(err)
 	}
 	if *row.status == "lease-not-found" {
-		return Lease{}, ErrLeaseNotFound
+		return row, ErrLeaseNotFound
 	}
-	return row.lease(), nil
+	return row, nil
 }
 
 // Release ends a lease, whether it was live or not, and no other. [ErrLeaseNotFound].

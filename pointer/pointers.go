@@ -41,7 +41,7 @@ const (
 			CASE WHEN g.state = 'leased' THEN coalesce((SELECT l.state FROM artifactd.lease_now(g.generation_id) l), g.state) ELSE g.state END,
 			g.holder, g.acquired_at, g.ended_at, g.published_at, g.displaced_at, g.collected_at,
 			p.current_id IS NOT DISTINCT FROM g.generation_id, g.state = 'published' AND g.collecting_at IS NULL,
-			g.pinned, g.file_count, g.total_bytes, g.source_revision, r.epoch, r.generation
+			g.pinned, g.file_count, g.total_bytes, g.source_revision, r.epoch, r.generation, g.recovered_epoch, g.recovered_generation
 		FROM artifactd.generation g JOIN artifactd.pointer p USING (pointer_id)
 		LEFT JOIN artifactd.generation r ON r.generation_id = g.rollback_of
 		WHERE p.name = $1 AND (g.epoch, g.generation) < ($2, $3)
@@ -243,13 +243,11 @@ func (c *Catalogue) Versions(ctx context.Context, name string, page Page) ([]His
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (HistoryEntry, error) {
 		var h HistoryEntry
-		var epoch, generation *int64
+		var old, lost struct{ epoch, generation *int64 }
 		err := row.Scan(&h.Token.Epoch, &h.Token.Generation, &h.State, &h.Holder, &h.AcquiredAt, &h.EndedAt, &h.PublishedAt,
 			&h.DisplacedAt, &h.CollectedAt, &h.Current, &h.Readable, &h.Pinned, &h.FileCount, &h.TotalBytes, &h.SourceRevision,
-			&epoch, &generation)
-		if epoch != nil {
-			h.RollbackOf = &Token{*epoch, *generation}
-		}
+			&old.epoch, &old.generation, &lost.epoch, &lost.generation)
+		h.RollbackOf, h.RecoveredFrom = optionalToken(old.epoch, old.generation), optionalToken(lost.epoch, lost.generation)
 		return h, err
 	})
 	if err != nil {
@@ -259,6 +257,14 @@ func (c *Catalogue) Versions(ctx context.Context, name string, page Page) ([]His
 		return list, "", nil
 	}
 	return list[:limit], encodeCursor(list[limit-1].Token.String()), nil
+}
+
+// optionalToken is nil for what the database has no token of.
+func optionalToken(epoch, generation *int64) *Token {
+	if epoch == nil || generation == nil {
+		return nil
+	}
+	return &Token{*epoch, *generation}
 }
 
 // Files lists the files of a version whose paths begin with prefix, by path. [ErrPointerNotFound],

@@ -177,6 +177,9 @@ type HistoryEntry struct {
 	TotalBytes     int64
 	SourceRevision *int64
 	RollbackOf     *Token
+	// RecoveredFrom is the token under which a lost history of the database had published this version,
+	// which an operator brought back under a token of its own. Two histories may have given it out.
+	RecoveredFrom *Token
 }
 
 // PublishLease is one pointer's share of a publish.

@@ -123,7 +123,7 @@ func (w *Watch) confirm(ctx context.Context, sent time.Time, v view, wit *witnes
 // block stops acknowledgements at once.
 func (w *Watch) block(j judgement) {
 	w.mu.Lock()
-	w.blocked = &pointer.HistoryChangedError{Seen: j.why}
+	w.blocked = &pointer.HistoryChangedError{Seen: j.why, Operator: j.verdict == lost}
 	w.mu.Unlock()
 }
 

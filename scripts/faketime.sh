@@ -8,17 +8,18 @@ found() {
 }
 
 found && exit 0
+again() { sh "$(dirname "$0")/retry.sh" "$@"; }
 sudo=
 [ "$(uname -s)" = Darwin ] || [ "$(id -u)" -eq 0 ] || sudo=sudo
 echo "faketime: installing libfaketime, for tests" >&2
 if command -v apt-get >/dev/null 2>&1; then
 	export DEBIAN_FRONTEND=noninteractive
-	$sudo apt-get update -qq
-	$sudo apt-get install -y -qq --no-install-recommends libfaketime >&2
+	again $sudo apt-get update -qq
+	again $sudo apt-get install -y -qq --no-install-recommends libfaketime >&2
 elif command -v dnf >/dev/null 2>&1; then
-	$sudo dnf install -y -q libfaketime >&2
+	again $sudo dnf install -y -q libfaketime >&2
 elif command -v brew >/dev/null 2>&1; then
-	brew install libfaketime >&2
+	again brew install libfaketime >&2
 fi
 found || {
 	echo "faketime: libfaketime could not be installed; install your system's package of that name" >&2

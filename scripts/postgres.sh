@@ -22,6 +22,7 @@ found() {
 }
 
 say() { echo "postgres: $*" >&2; }
+again() { sh "$(dirname "$0")/retry.sh" "$@"; }
 
 found >/dev/null && exit 0
 
@@ -39,13 +40,13 @@ fi
 apt_install() {
 	say "installing with apt-get"
 	export DEBIAN_FRONTEND=noninteractive
-	$sudo apt-get update -qq
-	$sudo apt-get install -y -qq --no-install-recommends postgresql-common >&2
+	again $sudo apt-get update -qq
+	again $sudo apt-get install -y -qq --no-install-recommends postgresql-common >&2
 	setting=/etc/postgresql-common/createcluster.d/artifactd-no-cluster.conf
 	$sudo mkdir -p "$(dirname "$setting")"
 	echo 'create_main_cluster = false' | $sudo tee "$setting" >/dev/null
 	status=0
-	$sudo apt-get install -y -qq --no-install-recommends postgresql >&2 || status=$?
+	again $sudo apt-get install -y -qq --no-install-recommends postgresql >&2 || status=$?
 	$sudo rm -f "$setting"
 	return $status
 }
@@ -55,10 +56,10 @@ if command -v apt-get >/dev/null 2>&1; then
 	apt_install
 elif command -v dnf >/dev/null 2>&1; then
 	say "installing with dnf"
-	$sudo dnf install -y -q postgresql-server postgresql-contrib >&2
+	again $sudo dnf install -y -q postgresql-server postgresql-contrib >&2
 elif command -v brew >/dev/null 2>&1; then
 	say "installing with brew"
-	brew install postgresql@17 >&2
+	again brew install postgresql@17 >&2
 else
 	say "no apt-get, dnf or brew here; install Postgres $wanted or newer and put its bin folder on PATH"
 	exit 1

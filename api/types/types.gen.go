@@ -367,6 +367,10 @@ type Generation struct {
 	// Readable Its files can be read.
 	Readable bool `json:"readable"`
 
+	// RecoveredFrom The token that this version had in a history that the database lost. An operator brought it back under a
+	// token of its own; the old one may name another version by now.
+	RecoveredFrom *string `json:"recovered_from,omitempty"`
+
 	// RollbackOf The version whose manifest this rollback shares.
 	RollbackOf *string `json:"rollback_of,omitempty"`
 
@@ -601,14 +605,19 @@ type Problem struct {
 	ExpiresInSeconds *float64 `json:"expires_in_seconds,omitempty"`
 
 	// Field The member, parameter or header at fault, like `files[3].digest`.
-	Field       *string   `json:"field,omitempty"`
-	Holder      *string   `json:"holder,omitempty"`
-	OperationId *string   `json:"operation_id,omitempty"`
-	Reason      *string   `json:"reason,omitempty"`
-	Refusals    []Refusal `json:"refusals,omitempty"`
-	Status      int       `json:"status"`
-	Title       string    `json:"title"`
-	Token       *string   `json:"token,omitempty"`
+	Field       *string `json:"field,omitempty"`
+	Holder      *string `json:"holder,omitempty"`
+	OperationId *string `json:"operation_id,omitempty"`
+
+	// OperatorRequired Of `history-changed`: true when the database is known to have lost something, and for collections until
+	// the change is acknowledged. It waits for a person (`artifactd recover`), so there is no Retry-After.
+	// Absent while the change may settle itself, which takes seconds.
+	OperatorRequired *bool     `json:"operator_required,omitempty"`
+	Reason           *string   `json:"reason,omitempty"`
+	Refusals         []Refusal `json:"refusals,omitempty"`
+	Status           int       `json:"status"`
+	Title            string    `json:"title"`
+	Token            *string   `json:"token,omitempty"`
 
 	// Type `/problems/<code>`.
 	Type string `json:"type"`
@@ -942,7 +951,7 @@ type Upload struct {
 	ExpiresAt time.Time         `json:"expires_at"`
 	Headers   map[string]string `json:"headers,omitempty"`
 
-	// Kind `single`: one request with all bytes. `multipart`: in parts, see `parts` of the artifact.
+	// Kind `single`: one request with all bytes. `multipart`: in parts, see `parts` of the artifact. `bulk` (for whoever asked for it): together with others, see `content` of the lease.
 	Kind string `json:"kind"`
 
 	// Method Example: PUT
@@ -1045,6 +1054,13 @@ type ListStagedFilesParams struct {
 
 	// Cursor `next_cursor` of the page before. Its form may change; do not build one.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// StageFilesParams defines parameters for StageFiles.
+type StageFilesParams struct {
+	// Bulk The caller can send small files together: those of up to 262,144 bytes then get an `upload`
+	// of the kind `bulk`, which costs nothing to make. Without this nobody meets that kind.
+	Bulk *bool `form:"bulk,omitempty" json:"bulk,omitempty"`
 }
 
 // ListPointersParams defines parameters for ListPointers.
@@ -1432,6 +1448,31 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
 	CompleteLease(ctx context.Context, leaseId LeaseId, body CompleteLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// PutLeaseContentWithBody Send the bytes of many small artifacts
+	//
+	// The bytes of up to 1,000 artifacts that are staged under the lease, of up to 262,144 bytes each,
+	// as one tar archive of up to 32 MiB (33,554,432 bytes, its headers and padding included) in which
+	// every file is named by its artifact's id. A tar archive says each file's length before its bytes,
+	// so that they can be taken as they come, and everything can make one:
+	// `tar -C folder -c . | curl -T - …`. Folders in it are passed over, and names may begin with `./`.
+	// It must arrive within five minutes; chunked transfer is taken.
+	//
+	// The bytes are hashed on the way, put into the store, which checks them too, and proved. The
+	// answer has an item for each file, in the archive's order; one with a `problem` keeps no other from
+	// being stored: `digest-mismatch`, `size-mismatch`, `too-large`, `artifact-not-found` (also for
+	// what is not staged under this lease) or `invalid-request` (an id that came before in the same
+	// archive). An artifact that is stored already is compared. Any artifact may be sent so,
+	// whatever `upload` said.
+	//
+	// When an archive is cut off, or has something else in it than such files (400), what came whole before
+	// that is stored nevertheless: stage again to see what is missing. The same is true of `lease-lost`
+	// (409), except that nothing is recorded.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/leases/{lease_id}/content (the `PutLeaseContent` operationId).
+	PutLeaseContentWithBody(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListStagedFiles What is staged under a lease
 	//
 	// Corresponds with GET /v1/leases/{lease_id}/files (the `ListStagedFiles` operationId).
@@ -1446,7 +1487,7 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-	StageFilesWithBody(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StageFilesWithBody(ctx context.Context, leaseId LeaseId, params *StageFilesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StageFiles Stage files
 	//
@@ -1457,7 +1498,7 @@ type ClientInterface interface {
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-	StageFiles(ctx context.Context, leaseId LeaseId, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StageFiles(ctx context.Context, leaseId LeaseId, params *StageFilesParams, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PublishLeaseWithBody Publish what is staged
 	//
@@ -2201,6 +2242,41 @@ func (c *Client) CompleteLease(ctx context.Context, leaseId LeaseId, body Comple
 	return c.Client.Do(req)
 }
 
+// PutLeaseContentWithBody Send the bytes of many small artifacts
+//
+// The bytes of up to 1,000 artifacts that are staged under the lease, of up to 262,144 bytes each,
+// as one tar archive of up to 32 MiB (33,554,432 bytes, its headers and padding included) in which
+// every file is named by its artifact's id. A tar archive says each file's length before its bytes,
+// so that they can be taken as they come, and everything can make one:
+// `tar -C folder -c . | curl -T - …`. Folders in it are passed over, and names may begin with `./`.
+// It must arrive within five minutes; chunked transfer is taken.
+//
+// The bytes are hashed on the way, put into the store, which checks them too, and proved. The
+// answer has an item for each file, in the archive's order; one with a `problem` keeps no other from
+// being stored: `digest-mismatch`, `size-mismatch`, `too-large`, `artifact-not-found` (also for
+// what is not staged under this lease) or `invalid-request` (an id that came before in the same
+// archive). An artifact that is stored already is compared. Any artifact may be sent so,
+// whatever `upload` said.
+//
+// When an archive is cut off, or has something else in it than such files (400), what came whole before
+// that is stored nevertheless: stage again to see what is missing. The same is true of `lease-lost`
+// (409), except that nothing is recorded.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/leases/{lease_id}/content (the `PutLeaseContent` operationId).
+func (c *Client) PutLeaseContentWithBody(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPutLeaseContentRequestWithBody(c.Server, leaseId, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListStagedFiles What is staged under a lease
 //
 // Corresponds with GET /v1/leases/{lease_id}/files (the `ListStagedFiles` operationId).
@@ -2225,8 +2301,8 @@ func (c *Client) ListStagedFiles(ctx context.Context, leaseId LeaseId, params *L
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-func (c *Client) StageFilesWithBody(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStageFilesRequestWithBody(c.Server, leaseId, contentType, body)
+func (c *Client) StageFilesWithBody(ctx context.Context, leaseId LeaseId, params *StageFilesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStageFilesRequestWithBody(c.Server, leaseId, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2246,8 +2322,8 @@ func (c *Client) StageFilesWithBody(ctx context.Context, leaseId LeaseId, conten
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-func (c *Client) StageFiles(ctx context.Context, leaseId LeaseId, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStageFilesRequest(c.Server, leaseId, body)
+func (c *Client) StageFiles(ctx context.Context, leaseId LeaseId, params *StageFilesParams, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStageFilesRequest(c.Server, leaseId, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -3679,6 +3755,42 @@ func NewCompleteLeaseRequestWithBody(server string, leaseId LeaseId, contentType
 	return req, nil
 }
 
+// NewPutLeaseContentRequestWithBody constructs an http.Request for the PutLeaseContent method, with any body, and a specified content type
+func NewPutLeaseContentRequestWithBody(server string, leaseId LeaseId, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "lease_id", leaseId, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: "uuid"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/leases/%s/content", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListStagedFilesRequest constructs an http.Request for the ListStagedFiles method
 func NewListStagedFilesRequest(server string, leaseId LeaseId, params *ListStagedFilesParams) (*http.Request, error) {
 	var err error
@@ -3753,18 +3865,18 @@ func NewListStagedFilesRequest(server string, leaseId LeaseId, params *ListStage
 }
 
 // NewStageFilesRequest calls the generic StageFiles builder with application/json body
-func NewStageFilesRequest(server string, leaseId LeaseId, body StageFilesJSONRequestBody) (*http.Request, error) {
+func NewStageFilesRequest(server string, leaseId LeaseId, params *StageFilesParams, body StageFilesJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewStageFilesRequestWithBody(server, leaseId, "application/json", bodyReader)
+	return NewStageFilesRequestWithBody(server, leaseId, params, "application/json", bodyReader)
 }
 
 // NewStageFilesRequestWithBody constructs an http.Request for the StageFiles method, with any body, and a specified content type
-func NewStageFilesRequestWithBody(server string, leaseId LeaseId, contentType string, body io.Reader) (*http.Request, error) {
+func NewStageFilesRequestWithBody(server string, leaseId LeaseId, params *StageFilesParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3787,6 +3899,33 @@ func NewStageFilesRequestWithBody(server string, leaseId LeaseId, contentType st
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Bulk != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "bulk", *params.Bulk, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
@@ -5320,6 +5459,31 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/leases/{lease_id}/complete (the `CompleteLease` operationId).
 	CompleteLeaseWithResponse(ctx context.Context, leaseId LeaseId, body CompleteLeaseJSONRequestBody, reqEditors ...RequestEditorFn) (*CompleteLeaseResponse, error)
 
+	// PutLeaseContentWithBodyWithResponse Send the bytes of many small artifacts
+	//
+	// The bytes of up to 1,000 artifacts that are staged under the lease, of up to 262,144 bytes each,
+	// as one tar archive of up to 32 MiB (33,554,432 bytes, its headers and padding included) in which
+	// every file is named by its artifact's id. A tar archive says each file's length before its bytes,
+	// so that they can be taken as they come, and everything can make one:
+	// `tar -C folder -c . | curl -T - …`. Folders in it are passed over, and names may begin with `./`.
+	// It must arrive within five minutes; chunked transfer is taken.
+	//
+	// The bytes are hashed on the way, put into the store, which checks them too, and proved. The
+	// answer has an item for each file, in the archive's order; one with a `problem` keeps no other from
+	// being stored: `digest-mismatch`, `size-mismatch`, `too-large`, `artifact-not-found` (also for
+	// what is not staged under this lease) or `invalid-request` (an id that came before in the same
+	// archive). An artifact that is stored already is compared. Any artifact may be sent so,
+	// whatever `upload` said.
+	//
+	// When an archive is cut off, or has something else in it than such files (400), what came whole before
+	// that is stored nevertheless: stage again to see what is missing. The same is true of `lease-lost`
+	// (409), except that nothing is recorded.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/leases/{lease_id}/content (the `PutLeaseContent` operationId).
+	PutLeaseContentWithBodyWithResponse(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutLeaseContentResponse, error)
+
 	// ListStagedFilesWithResponse What is staged under a lease
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -5336,7 +5500,7 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-	StageFilesWithBodyWithResponse(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StageFilesResponse, error)
+	StageFilesWithBodyWithResponse(ctx context.Context, leaseId LeaseId, params *StageFilesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StageFilesResponse, error)
 
 	// StageFilesWithResponse Stage files
 	//
@@ -5347,7 +5511,7 @@ type ClientWithResponsesInterface interface {
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-	StageFilesWithResponse(ctx context.Context, leaseId LeaseId, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*StageFilesResponse, error)
+	StageFilesWithResponse(ctx context.Context, leaseId LeaseId, params *StageFilesParams, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*StageFilesResponse, error)
 
 	// PublishLeaseWithBodyWithResponse Publish what is staged
 	//
@@ -6560,6 +6724,75 @@ func (r CompleteLeaseResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r CompleteLeaseResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PutLeaseContentResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CompleteManyResponse
+	// ApplicationproblemJSON409 the response for an HTTP 409 `application/problem+json` response
+	ApplicationproblemJSON409 *Problem
+	// ApplicationproblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationproblemJSON413 *Problem
+	// ApplicationproblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationproblemJSON429 *Problem
+	// ApplicationproblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationproblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PutLeaseContentResponse) GetJSON200() *CompleteManyResponse {
+	return r.JSON200
+}
+
+// GetApplicationproblemJSON409 returns the response for an HTTP 409 `application/problem+json` response
+func (r PutLeaseContentResponse) GetApplicationproblemJSON409() *Problem {
+	return r.ApplicationproblemJSON409
+}
+
+// GetApplicationproblemJSON413 returns the response for an HTTP 413 `application/problem+json` response
+func (r PutLeaseContentResponse) GetApplicationproblemJSON413() *Problem {
+	return r.ApplicationproblemJSON413
+}
+
+// GetApplicationproblemJSON429 returns the response for an HTTP 429 `application/problem+json` response
+func (r PutLeaseContentResponse) GetApplicationproblemJSON429() *Problem {
+	return r.ApplicationproblemJSON429
+}
+
+// GetApplicationproblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PutLeaseContentResponse) GetApplicationproblemJSONDefault() *Problem {
+	return r.ApplicationproblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PutLeaseContentResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PutLeaseContentResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PutLeaseContentResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PutLeaseContentResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -8263,6 +8496,37 @@ func (c *ClientWithResponses) CompleteLeaseWithResponse(ctx context.Context, lea
 	return ParseCompleteLeaseResponse(rsp)
 }
 
+// PutLeaseContentWithBodyWithResponse Send the bytes of many small artifacts
+//
+// The bytes of up to 1,000 artifacts that are staged under the lease, of up to 262,144 bytes each,
+// as one tar archive of up to 32 MiB (33,554,432 bytes, its headers and padding included) in which
+// every file is named by its artifact's id. A tar archive says each file's length before its bytes,
+// so that they can be taken as they come, and everything can make one:
+// `tar -C folder -c . | curl -T - …`. Folders in it are passed over, and names may begin with `./`.
+// It must arrive within five minutes; chunked transfer is taken.
+//
+// The bytes are hashed on the way, put into the store, which checks them too, and proved. The
+// answer has an item for each file, in the archive's order; one with a `problem` keeps no other from
+// being stored: `digest-mismatch`, `size-mismatch`, `too-large`, `artifact-not-found` (also for
+// what is not staged under this lease) or `invalid-request` (an id that came before in the same
+// archive). An artifact that is stored already is compared. Any artifact may be sent so,
+// whatever `upload` said.
+//
+// When an archive is cut off, or has something else in it than such files (400), what came whole before
+// that is stored nevertheless: stage again to see what is missing. The same is true of `lease-lost`
+// (409), except that nothing is recorded.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/leases/{lease_id}/content (the `PutLeaseContent` operationId).
+func (c *ClientWithResponses) PutLeaseContentWithBodyWithResponse(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutLeaseContentResponse, error) {
+	rsp, err := c.PutLeaseContentWithBody(ctx, leaseId, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePutLeaseContentResponse(rsp)
+}
+
 // ListStagedFilesWithResponse What is staged under a lease
 //
 // Returns a wrapper object for the known response body format(s).
@@ -8285,8 +8549,8 @@ func (c *ClientWithResponses) ListStagedFilesWithResponse(ctx context.Context, l
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-func (c *ClientWithResponses) StageFilesWithBodyWithResponse(ctx context.Context, leaseId LeaseId, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StageFilesResponse, error) {
-	rsp, err := c.StageFilesWithBody(ctx, leaseId, contentType, body, reqEditors...)
+func (c *ClientWithResponses) StageFilesWithBodyWithResponse(ctx context.Context, leaseId LeaseId, params *StageFilesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StageFilesResponse, error) {
+	rsp, err := c.StageFilesWithBody(ctx, leaseId, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -8302,8 +8566,8 @@ func (c *ClientWithResponses) StageFilesWithBodyWithResponse(ctx context.Context
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/leases/{lease_id}/files (the `StageFiles` operationId).
-func (c *ClientWithResponses) StageFilesWithResponse(ctx context.Context, leaseId LeaseId, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*StageFilesResponse, error) {
-	rsp, err := c.StageFiles(ctx, leaseId, body, reqEditors...)
+func (c *ClientWithResponses) StageFilesWithResponse(ctx context.Context, leaseId LeaseId, params *StageFilesParams, body StageFilesJSONRequestBody, reqEditors ...RequestEditorFn) (*StageFilesResponse, error) {
+	rsp, err := c.StageFiles(ctx, leaseId, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -9450,6 +9714,60 @@ func ParseCompleteLeaseResponse(rsp *http.Response) (*CompleteLeaseResponse, err
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePutLeaseContentResponse parses an HTTP response from a PutLeaseContentWithResponse call
+func ParsePutLeaseContentResponse(rsp *http.Response) (*PutLeaseContentResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PutLeaseContentResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CompleteManyResponse
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationproblemJSON429 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

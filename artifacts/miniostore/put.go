@@ -16,31 +16,38 @@ const checksumHeader = "X-Amz-Checksum-Sha256"
 // Put implements [artifacts.BlobWriter]. Memory does not depend on the size of the body. A fault
 // of the body is returned as what body.Read returned, not as a fault of the store.
 func (s *Store) Put(ctx context.Context, u artifacts.Upload, body io.Reader) error {
+	_, err := s.PutProving(ctx, u, body)
+	return err
+}
+
+// PutProving implements [artifacts.BlobWriter].
+func (s *Store) PutProving(ctx context.Context, u artifacts.Upload, body io.Reader) (artifacts.Digest, error) {
+	var none artifacts.Digest
 	if err := bucket.CheckUpload(u); err != nil {
-		return err
+		return none, err
 	}
 	verified, stream := bucket.NewBody(body, u.Size, u.Digest)
 	if u.Size == 0 {
 		if err := verified.CheckEmpty(); err != nil {
-			return s.translate(ctx, "put", u.Key, err)
+			return none, s.translate(ctx, "put", u.Key, err)
 		}
 	}
 	options := createOnly(u)
 	options.UserMetadata[checksumHeader] = u.Digest.Base64()
 	attempts := 0
 	// The digest is the payload's hash of the signature as well, so nothing is hashed twice.
-	_, err := s.core.PutObject(counted(ctx, &attempts), s.cfg.Bucket, u.Key, stream, u.Size, "", u.Digest.Hex(), options)
+	out, err := s.core.PutObject(counted(ctx, &attempts), s.cfg.Bucket, u.Key, stream, u.Size, "", u.Digest.Hex(), options)
 	if err == nil {
-		return nil
+		return bucket.FullChecksum(out.ChecksumSHA256, out.ChecksumMode), nil
 	}
 	if fault := verified.Fault(); fault != nil {
-		return s.translate(ctx, "put", u.Key, fault)
+		return none, s.translate(ctx, "put", u.Key, fault)
 	}
 	err = s.translate(ctx, "put", u.Key, err)
 	if bucket.Unclear(err, attempts) && verified.Complete() {
-		return bucket.Settle(ctx, s, u, err)
+		err = bucket.Settle(ctx, s, u, err)
 	}
-	return err
+	return none, err
 }
 
 // described are the options of a request that makes an object: its type and metadata.

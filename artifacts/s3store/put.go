@@ -17,31 +17,38 @@ import (
 // Put implements [artifacts.BlobWriter]. Memory does not depend on the size of the body. A fault
 // of the body is returned as what body.Read returned, not as a fault of the store.
 func (s *Store) Put(ctx context.Context, u artifacts.Upload, body io.Reader) error {
+	_, err := s.PutProving(ctx, u, body)
+	return err
+}
+
+// PutProving implements [artifacts.BlobWriter].
+func (s *Store) PutProving(ctx context.Context, u artifacts.Upload, body io.Reader) (artifacts.Digest, error) {
+	var none artifacts.Digest
 	if err := bucket.CheckUpload(u); err != nil {
-		return err
+		return none, err
 	}
 	verified, stream := bucket.NewBody(body, u.Size, u.Digest)
 	in := s.putInput(u)
 	in.Body = stream
 	if u.Size == 0 {
 		if err := verified.CheckEmpty(); err != nil {
-			return s.translate(ctx, "put", u.Key, err)
+			return none, s.translate(ctx, "put", u.Key, err)
 		}
 		in.Body = bytes.NewReader(nil)
 	}
 	attempts := 0
-	_, err := s.client.PutObject(ctx, in, sendOnce(&attempts))
+	out, err := s.client.PutObject(ctx, in, sendOnce(&attempts))
 	if err == nil {
-		return nil
+		return bucket.FullChecksum(aws.ToString(out.ChecksumSHA256), string(out.ChecksumType)), nil
 	}
 	if fault := verified.Fault(); fault != nil {
-		return s.translate(ctx, "put", u.Key, fault)
+		return none, s.translate(ctx, "put", u.Key, fault)
 	}
 	err = s.translate(ctx, "put", u.Key, err)
 	if bucket.Unclear(err, attempts) && verified.Complete() {
-		return bucket.Settle(ctx, s, u, err)
+		err = bucket.Settle(ctx, s, u, err)
 	}
-	return err
+	return none, err
 }
 
 func (s *Store) putInput(u artifacts.Upload) *s3.PutObjectInput {

@@ -76,6 +76,9 @@ func generationNote(g types.Generation) string {
 	if g.RollbackOf != nil {
 		notes = append(notes, "rollback of "+*g.RollbackOf)
 	}
+	if g.RecoveredFrom != nil {
+		notes = append(notes, "recovered, was "+*g.RecoveredFrom)
+	}
 	if g.Pinned {
 		notes = append(notes, "pinned")
 	}

@@ -34,7 +34,7 @@ type attackConfig struct {
 
 // attackCounts are what it has done.
 type attackCounts struct {
-	Open, Reopened     int64 // slow connections
+	Open, Tried        int64 // slow connections: those there are, and all that were opened so far
 	Refused, Postponed int64 // guesses answered 401 and 429
 }
 
@@ -44,7 +44,7 @@ type attack struct {
 	slow    int // connections
 	secrets []string
 
-	open, reopened, refused, postponed atomic.Int64 // see attackCounts
+	open, tried, refused, postponed atomic.Int64 // see attackCounts
 }
 
 // serveAttack is hostile until ctx ends, and answers how far it has come.
@@ -63,7 +63,7 @@ func serveAttack(ctx context.Context, c childConfig) error {
 	}
 	counts := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(attackCounts{ // whoever asked may be gone
-			Open: a.open.Load(), Reopened: a.reopened.Load(), Refused: a.refused.Load(), Postponed: a.postponed.Load(),
+			Open: a.open.Load(), Tried: a.tried.Load(), Refused: a.refused.Load(), Postponed: a.postponed.Load(),
 		})
 	})}
 	go func() { _ = counts.Serve(l) }() // until Close
@@ -99,7 +99,7 @@ func from(host int) *net.Dialer {
 // beSlow holds a connection on which half a request is said, and another one when that is closed.
 func (a *attack) beSlow(ctx context.Context, n int) {
 	d := from(1 + n%slowAddresses)
-	pause(ctx, time.Duration(n)*settling/2/time.Duration(a.slow)) // not all at once
+	pause(ctx, time.Duration(n)*attackOpening/time.Duration(a.slow)) // not all at once
 	for ctx.Err() == nil {
 		conn, err := d.DialContext(ctx, "tcp", a.address)
 		if err != nil {
@@ -107,13 +107,13 @@ func (a *attack) beSlow(ctx context.Context, n int) {
 			continue
 		}
 		a.open.Add(1)
+		a.tried.Add(1)
 		end := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		_, _ = io.WriteString(conn, "GET /v1/pointers/x HTTP/1.1\r\nHost: slow\r\nX-Half: ") // closed early is noticed next
 		_, _ = conn.Read(make([]byte, 1))
 		end()
 		_ = conn.Close() // whoever closed it first
 		a.open.Add(-1)
-		a.reopened.Add(1)
 		pause(ctx, reopenAfter)
 	}
 }

@@ -150,7 +150,7 @@ func prepareLarge(ctx context.Context, s *stack) (ours, peer side, err error) {
 			return err
 		})
 	}
-	return ours, peer, nil
+	return s.withMemory("large", ours), peer, nil
 }
 
 // prepareRead compares reading a large file through the service with the GET of the same object.
@@ -181,7 +181,7 @@ func prepareRead(ctx context.Context, s *stack) (ours, peer side, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return reading(throughService, file.size), reading(fromStore, file.size), nil
+	return s.withMemory("read", reading(throughService, file.size)), reading(fromStore, file.size), nil
 }
 
 // signedGet finds the object of a digest, of which there is one, and signs a GET of it.
@@ -315,7 +315,7 @@ func flips(ctx context.Context, s *stack, pointer string, n int) (side, error) {
 	return func(ctx context.Context, _ time.Duration) (sample, error) {
 		all := sample{latency: newHistogram()}
 		for range flipsPerRound {
-			took, err := flip(ctx, c, pointer, files)
+			took, err := flip(ctx, s, c, pointer, files)
 			if err == nil {
 				err = all.latency.RecordValue(took.Microseconds())
 			}
@@ -330,9 +330,10 @@ func flips(ctx context.Context, s *stack, pointer string, n int) (side, error) {
 	}, nil
 }
 
-// flip prepares one generation and times the request that publishes it. A publish that names a
-// wrong number of files is refused after its manifest was sealed, and the lease lives on.
-func flip(ctx context.Context, c *client.Client, pointer string, files []client.Source) (time.Duration, error) {
+// flip prepares one generation and times the request that publishes it, once the service has nothing
+// else to do: records of what was published before are written by then. A publish that names a wrong
+// number of files is refused after its manifest was sealed, and the lease lives on.
+func flip(ctx context.Context, s *stack, c *client.Client, pointer string, files []client.Source) (time.Duration, error) {
 	lease, err := c.Acquire(ctx, pointer, client.AcquireOptions{Holder: "bench", TTL: time.Hour})
 	if err != nil {
 		return 0, err
@@ -344,6 +345,9 @@ func flip(ctx context.Context, c *client.Client, pointer string, files []client.
 	var refused *client.Problem
 	if !errors.As(err, &refused) || refused.Reason != "incomplete" {
 		return 0, fmt.Errorf("a publish of too many files was to be refused as incomplete, and gave %w", err)
+	}
+	if err := s.recorded(ctx); err != nil {
+		return 0, err
 	}
 	start := time.Now()
 	_, err = c.Publish(ctx, lease, client.Publication{FileCount: len(files)})

@@ -52,6 +52,7 @@ type childConfig struct {
 // childAddress is where a child listens, as host:port.
 type childAddress struct {
 	API     string
+	PID     int    // of the service
 	Control string // where it can be asked for a profile; empty when it cannot
 }
 
@@ -146,7 +147,7 @@ func serveChild(ctx context.Context, config string) error {
 func serveService(ctx context.Context, c childConfig) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var address childAddress
+	address := childAddress{PID: os.Getpid()}
 	if c.Profiles {
 		l, err := net.Listen("tcp", loopback)
 		if err != nil {

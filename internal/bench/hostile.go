@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,8 +17,12 @@ import (
 const (
 	// healthyWorkers send healthyRate requests a second each, and look at how long they take.
 	healthyWorkers, healthyRate = 8, 50
-	// settling is how long the attack lasts before anything is measured, of one that is measured for long.
-	settling = 10 * time.Second
+	// healthyLonger is how many times longer than other benchmarks' sides theirs are, up to healthyLeast:
+	// a 99th percentile is made of the slowest few.
+	healthyLonger, healthyLeast = 5, 15 * time.Second
+	// attackOpening is how long the slow connections take to come the first time, and attackSettled how
+	// long is waited at most until all have been tried and guesses are answered.
+	attackOpening, attackSettled = 5 * time.Second, 2 * time.Minute
 )
 
 // prepareToken compares a resolve with an access token with that of a public pointer without one.
@@ -55,8 +58,20 @@ func prepareHostile(ctx context.Context, s *stack) (ours, peer side, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	peer = func(ctx context.Context, d time.Duration) (sample, error) { return s.healthy(ctx, names, d) }
-	ours = func(ctx context.Context, d time.Duration) (one sample, err error) {
+	// The same callers on both sides, each on a connection that it has had before anybody was hostile.
+	h := healthy{base: s.api.base, bearer: s.api.bearer, names: names}
+	for range names {
+		transport := newTransport(1)
+		s.closing = append(s.closing, transport.CloseIdleConnections)
+		h.callers = append(h.callers, transport)
+	}
+	if _, err := h.resolve(ctx, warmUp(time.Second)); err != nil {
+		return nil, nil, err
+	}
+	alone := func(ctx context.Context, d time.Duration) (sample, error) {
+		return h.resolve(ctx, max(d, min(healthyLonger*d, healthyLeast)))
+	}
+	beside := func(ctx context.Context, d time.Duration) (one sample, err error) {
 		// Attackers have machines of their own; what they cost here is not to be the service's.
 		attackers, err := startChild(ctx, s.dir, childConfig{
 			Kind: childAttack, Nice: 10, Attack: attackConfig{Address: strings.TrimPrefix(s.api.base, "http://"), Slow: s.slow},
@@ -69,48 +84,52 @@ func prepareHostile(ctx context.Context, s *stack) (ours, peer side, err error) 
 			defer cancel()
 			err = errors.Join(err, attackers.stop(ctx))
 		}()
-		pause(ctx, min(settling, d))
-		if one, err = s.healthy(ctx, names, d); err != nil {
+		before, err := settled(ctx, attackers, s.slow)
+		if err != nil {
 			return one, err
 		}
-		return one, tell(ctx, attackers, s.service.process.Pid())
+		began := time.Now()
+		if one, err = alone(ctx, d); err != nil {
+			return one, err
+		}
+		after, err := attacked(ctx, attackers)
+		if err != nil {
+			return one, err
+		}
+		tell(before, after, time.Since(began), s.service.PID)
+		return one, nil
 	}
-	return ours, peer, nil
+	return beside, alone, nil
 }
 
-// healthy resolves at a steady pace.
-func (s *stack) healthy(ctx context.Context, names []string, d time.Duration) (sample, error) {
-	transport := newTransport(len(names))
-	defer transport.CloseIdleConnections()
+// healthy are callers that do nobody any harm.
+type healthy struct {
+	base, bearer string
+	names        []string          // pointers, one for each caller
+	callers      []*http.Transport // of one connection each
+}
+
+// resolve has them resolve at a steady pace for d.
+func (h healthy) resolve(ctx context.Context, d time.Duration) (sample, error) {
 	one := sample{latency: newHistogram()}
 	var mu sync.Mutex
 	var running sync.WaitGroup
 	var errs []error
 	end := time.Now().Add(d)
-	for w, name := range names {
+	for w, name := range h.names {
 		running.Go(func() {
-			h := newHistogram()
-			err := paced(ctx, end, time.Second/healthyRate*time.Duration(w)/time.Duration(len(names)), func() error {
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.api.base+"/v1/pointers/"+name, nil)
-				if err != nil {
-					return err
-				}
-				req.Header.Set("Authorization", s.api.bearer)
+			waited := newHistogram()
+			offset := time.Second / healthyRate * time.Duration(w) / time.Duration(len(h.names))
+			err := paced(ctx, end, offset, func() error {
 				began := time.Now()
-				resp, err := transport.RoundTrip(req)
-				if err != nil {
+				if err := h.get(ctx, h.callers[w], name); err != nil {
 					return err
 				}
-				_, err = io.Copy(io.Discard, resp.Body)
-				_ = resp.Body.Close() // read to its end
-				if err == nil && resp.StatusCode != http.StatusOK {
-					err = fmt.Errorf("a healthy caller was answered %s", resp.Status)
-				}
-				return errors.Join(err, h.RecordValue(time.Since(began).Microseconds()))
+				return waited.RecordValue(time.Since(began).Microseconds())
 			})
 			mu.Lock()
 			defer mu.Unlock()
-			one.latency.Merge(h)
+			one.latency.Merge(waited)
 			errs = append(errs, err)
 		})
 	}
@@ -119,6 +138,24 @@ func (s *stack) healthy(ctx context.Context, names []string, d time.Duration) (s
 	one.calls = one.operations
 	one.elapsed = time.Duration(one.operations*one.latency.ValueAtPercentile(99)) * time.Microsecond
 	return one, errors.Join(errs...)
+}
+
+func (h healthy) get(ctx context.Context, caller *http.Transport, name string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.base+"/v1/pointers/"+name, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", h.bearer)
+	resp, err := caller.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close() // read to its end
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("a healthy caller was answered %s", resp.Status)
+	}
+	return err
 }
 
 // paced calls do healthyRate times a second until the end.
@@ -145,42 +182,44 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// tell says how the attack went, and fails when there was none.
-func tell(ctx context.Context, attackers *child, service int) error {
+// settled waits until the attack is in full swing: every slow connection has been tried, and guesses
+// are answered.
+func settled(ctx context.Context, attackers *child, slow int) (attackCounts, error) {
+	ctx, cancel := context.WithTimeout(ctx, attackSettled)
+	defer cancel()
+	for {
+		did, err := attacked(ctx, attackers)
+		if err != nil {
+			return did, fmt.Errorf("the attack has not begun: %+v: %w", did, err)
+		}
+		if did.Tried >= int64(slow) && did.Refused+did.Postponed > 0 {
+			return did, nil
+		}
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+// attacked asks the attackers how far they have come.
+func attacked(ctx context.Context, attackers *child) (did attackCounts, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+attackers.API, nil)
 	if err != nil {
-		return err
+		return did, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return did, err
 	}
 	defer resp.Body.Close()
-	var did attackCounts
-	if err := json.NewDecoder(resp.Body).Decode(&did); err != nil {
-		return err
-	}
-	fmt.Fprintf(os.Stderr, "bench: hostile: %d slow connections open, %d opened again; %d guesses refused, %d told to wait; the service has had %s MiB at most\n",
-		did.Open, did.Reopened, did.Refused, did.Postponed, peakMemory(service))
-	if did.Open+did.Reopened == 0 || did.Refused+did.Postponed == 0 {
-		return errors.New("nobody was hostile")
-	}
-	return nil
+	return did, json.NewDecoder(resp.Body).Decode(&did)
 }
 
-// peakMemory is the most memory that a process has had, in MiB, where the system tells.
-func peakMemory(pid int) string {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return "?"
+// tell says how the attack went while it was measured.
+func tell(before, after attackCounts, took time.Duration, service int) {
+	rate := func(n int64) float64 { return float64(n) / took.Seconds() }
+	peak := "?" // where the system does not tell
+	if n, err := peakMemory(service); err == nil {
+		peak = strconv.FormatInt(n/mebibyte, 10)
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
-			if kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB")); err == nil {
-				return strconv.Itoa(kib >> 10)
-			}
-		}
-	}
-	return "?"
+	fmt.Fprintf(os.Stderr, "bench: hostile: %d slow connections open, %.0f a second opened again; %.0f guesses a second refused, %.0f told to wait; the service has had %s MiB at most\n",
+		after.Open, rate(after.Tried-before.Tried), rate(after.Refused-before.Refused), rate(after.Postponed-before.Postponed), peak)
 }

@@ -121,12 +121,18 @@ func TestCollectionThatLastsIsWatched(t *testing.T) {
 
 	// The caller hangs up while the store is at work.
 	ctx, hangUp := context.WithCancel(t.Context())
+	told := make(chan struct{})
 	go func() {
+		<-told
 		<-waiting
 		hangUp()
 	}()
 	var watched types.GcRun
-	run, err := admin.Collect(ctx, types.GcRequest{WaitSeconds: new(0.0)}, func(r types.GcRun) { watched = r })
+	var once sync.Once
+	run, err := admin.Collect(ctx, types.GcRequest{WaitSeconds: new(0.0)}, func(r types.GcRun) {
+		watched = r
+		once.Do(func() { close(told) })
+	})
 	if !errors.Is(err, context.Canceled) || run.State != "running" || run.RunId == uuid.Nil || watched.RunId != run.RunId {
 		t.Fatalf("%+v, %v", run, err)
 	}
@@ -275,9 +281,14 @@ func TestCollectionOutlivesTheStore(t *testing.T) {
 	}
 	refused := store.refused.Load()
 	until("the outage is met", func() bool { return store.refused.Load() > refused+20 })
-	if resp, err := http.Get(service.url + "/readyz"); err != nil || resp.StatusCode != http.StatusOK {
-		t.Errorf("the service is not ready because the store is down: %v, %v", resp, err)
-	}
+	until("the service is ready although the store is down", func() bool {
+		resp, err := http.Get(service.url + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 	store.broken.Store(false)
 	publishOver(t, admin, "q")
 	// The claim of the failed attempt runs out in its own time.

@@ -21,7 +21,7 @@ import (
 	"github.com/artifactd/artifactd/recovery"
 )
 
-// quick is a T that keeps tests short and that a busy machine still holds.
+// quick is a T that keeps tests short. A busy machine does not always hold it: see ask.
 var quick = recovery.Timing{Confirm: 2 * time.Second}
 
 // installation is a database on a server of its own, with a bucket.
@@ -79,7 +79,10 @@ type answer struct {
 	Reason string
 	Status any
 	Token  string
-	body   string
+	// OperatorRequired is a problem's operator_required.
+	OperatorRequired bool `json:"operator_required"`
+	body             string
+	retryAfter       string
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
@@ -101,14 +104,33 @@ func (r *replica) call(method, path, body string) answer {
 	if err != nil {
 		r.in.t.Fatal(err)
 	}
-	a := answer{status: resp.StatusCode, body: string(text)}
+	a := answer{status: resp.StatusCode, body: string(text), retryAfter: resp.Header.Get("Retry-After")}
 	_ = json.Unmarshal(text, &a) // some have no body
+	return a
+}
+
+// ask is call, repeated while the service says that it cannot now: on a busy machine its look at the
+// bucket may come too late at any moment, and what it says then tells nothing about the question.
+func (r *replica) ask(method, path, body string) (a answer) {
+	r.in.t.Helper()
+	within(r.in.t, method+" "+path+" is answered", func() bool {
+		a = r.call(method, path, body)
+		return a.status != http.StatusServiceUnavailable || a.Code != "unavailable"
+	}, &a)
 	return a
 }
 
 func (r *replica) put(name string) answer {
 	r.in.t.Helper()
 	return r.call("PUT", "/v1/pointers/"+name, "{}")
+}
+
+// pointer makes one.
+func (r *replica) pointer(name string) {
+	r.in.t.Helper()
+	if a := r.ask("PUT", "/v1/pointers/"+name, "{}"); a.status >= 300 {
+		r.in.t.Fatalf("make pointer %s: %s", name, a)
+	}
 }
 
 // writes waits until writes are admitted.
@@ -135,7 +157,7 @@ func (r *replica) refuses(code string) answer {
 // within waits until a condition holds, for as long as the busiest machine may need.
 func within(t *testing.T, what string, holds func() bool, last *answer) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited too long until %s; the last answer was %v", what, last)
 		}

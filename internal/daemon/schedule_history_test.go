@@ -59,8 +59,13 @@ func everythingWaits(t *testing.T, r *replica, shown pointer.Token) {
 		{"GET", "/v1/operations/" + operation, ""},
 		{"POST", "/v1/gc/runs", "{}"},
 	} {
-		if a := r.call(call[0], call[1], call[2]); a.status != http.StatusServiceUnavailable || a.Code != "history-changed" {
+		a := r.call(call[0], call[1], call[2])
+		if a.status != http.StatusServiceUnavailable || a.Code != "history-changed" {
 			t.Errorf("%s %s: %s", call[0], call[1], a)
+		}
+		// Nobody is to wait for what a person has to decide. A collector asks the database alone.
+		if call[1] != "/v1/gc/runs" && (!a.OperatorRequired || a.retryAfter != "") {
+			t.Errorf("%s %s: an operator is required: %v, Retry-After %q", call[0], call[1], a.OperatorRequired, a.retryAfter)
 		}
 	}
 	if a := r.call("GET", "/v1/pointers/p", ""); a.status != http.StatusOK || !strings.Contains(a.body, `"`+shown.String()+`"`) {
@@ -77,7 +82,7 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 	pg := in.db.Postgres
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	shown := in.worker().publish("p", 3)
 	backup := testenv.BaseBackup(t, pg)
 	var wg sync.WaitGroup
@@ -120,13 +125,13 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 		t.Errorf("the new token is %s, and %s was issued before", fresh.Token, old.Token)
 	}
 	// D4: off until an operator resumes it.
-	if a := r.call("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
-		t.Errorf("collection before it is resumed: %s", a)
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" || !a.OperatorRequired || a.retryAfter != "" {
+		t.Errorf("collection before it is resumed: %s, Retry-After %q", a, a.retryAfter)
 	}
 	if resumed, err := in.operator().History.Resume(context.Background()); err != nil || !resumed {
 		t.Errorf("resumed %v, %v", resumed, err)
 	}
-	if a := r.call("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {
+	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {
 		t.Errorf("collection after it was resumed: %s", a)
 	}
 }
@@ -138,7 +143,7 @@ func TestScheduleD2PromotionThatLosesPublishes(t *testing.T) {
 	in := newInstallation(t, primary)
 	first := in.replica()
 	first.writes()
-	first.put("p")
+	first.pointer("p")
 	w := in.worker()
 	shown := w.publish("p", 3)
 	standby, options := testenv.Standby(t, primary, "standby1")
@@ -187,7 +192,7 @@ func TestCleanPromotionRaisesTheEpochOnce(t *testing.T) {
 	in := newInstallation(t, primary)
 	first := in.replica()
 	first.writes()
-	first.put("p")
+	first.pointer("p")
 	standby, _ := testenv.Standby(t, primary, "standby1")
 	in.config.DatabaseURL = in.db.EitherURL(primary, standby)
 	replicas := []*replica{in.replica(), in.replica(), in.replica()}
@@ -230,7 +235,7 @@ func TestCleanPromotionRaisesTheEpochOnce(t *testing.T) {
 	if keys := in.keys("epochs/"); len(keys) != 2 {
 		t.Errorf("the bucket holds %v", keys)
 	}
-	if a := replicas[1].call("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
+	if a := replicas[1].ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" {
 		t.Errorf("collection before an operator has seen it: %s", a)
 	}
 }
@@ -242,7 +247,7 @@ func TestScheduleD3DataFolderCopiedBack(t *testing.T) {
 	in := newInstallation(t, pg)
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	shown := in.worker().publish("p", 2)
 	r.end()
 	stop(t, pg)
@@ -277,7 +282,7 @@ func TestRestoreToAMomentFromAnArchive(t *testing.T) {
 	in := newInstallation(t, pg)
 	r := in.replica()
 	r.writes()
-	r.put("p")
+	r.pointer("p")
 	w := in.worker()
 	w.publish("p", 1)
 	backup := testenv.BaseBackup(t, pg)
@@ -309,7 +314,7 @@ func TestRestartOfTheServerIsReleased(t *testing.T) {
 	in := newInstallation(t, testenv.Postgres(t, options))
 	replicas := []*replica{in.replica(), in.replica()}
 	replicas[0].writes()
-	replicas[0].put("p")
+	replicas[0].pointer("p")
 	held := in.worker().ready("p")
 	stop(t, in.db.Postgres)
 	in.goOn(testenv.Postgres(t, options))

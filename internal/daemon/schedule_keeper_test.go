@@ -22,7 +22,7 @@ func keeperProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, err := c.Acquire(ctx, "p", client.AcquireOptions{Holder: "A", TTL: 3 * time.Second})
+	lease, err := c.Acquire(ctx, "p", client.AcquireOptions{Holder: "A", TTL: 12 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

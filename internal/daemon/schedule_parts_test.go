@@ -94,7 +94,7 @@ func startPartly(t *testing.T, c daemon.Config) string {
 	case err := <-done:
 		done <- err
 		t.Fatalf("the service ended: %v", err)
-	case <-time.After(time.Minute):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("the service is not ready")
 	}
 	return ""

@@ -178,6 +178,10 @@ func (in *installation) comeBack(r *replica, all, late []acknowledged) {
 		if v.Restored.Epoch != 2 {
 			t.Errorf("%s came back as %s", v.Token, v.Restored)
 		}
+		// The history tells which it was.
+		if a := r.call("GET", "/v1/pointers/"+v.Pointer+"/versions?limit=1000", ""); !strings.Contains(a.body, fmt.Sprintf(`"recovered_from":%q`, v.Token.String())) {
+			t.Errorf("the history of %s does not tell what came back as %s: %s", v.Pointer, v.Restored, a)
+		}
 	}
 	r.writes()
 	shown := map[string]string{}

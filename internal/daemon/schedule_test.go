@@ -99,7 +99,7 @@ func workerProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, err := c.Acquire(ctx, "p", client.AcquireOptions{Holder: "A", TTL: time.Second})
+	lease, err := c.Acquire(ctx, "p", client.AcquireOptions{Holder: "A", TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +175,7 @@ func file(t *testing.T, content string) client.Source {
 func TestScheduleH11WorkerStoppedPastItsLease(t *testing.T) {
 	t.Parallel()
 	c, db := config(t)
+	c.GC.Interval = 0 // what goes is counted
 	r := start(t, c)
 	token, admin := credentials(t, db.ServiceURL, r.url)
 	if _, err := admin.PutPointer(t.Context(), "p", types.PutPointerRequest{}); err != nil {
@@ -188,6 +189,8 @@ func TestScheduleH11WorkerStoppedPastItsLease(t *testing.T) {
 	worker.says(t, "uploaded")
 	worker.signal(t, syscall.SIGSTOP)
 
+	// Time passes: not so much that the upload had to be quick.
+	execute(t, db.URL, `UPDATE artifactd.pointer SET lease_expires_at = clock_timestamp() + interval '1 second' WHERE name = 'p'`)
 	// It takes the lease when the stopped worker's has ended, by the database's clock.
 	v, err := admin.PublishFiles(t.Context(), "p", []client.Source{file(t, "good")}, client.AcquireOptions{Holder: "B", Wait: time.Minute}, client.Publication{}, nil)
 	if err != nil {
@@ -231,20 +234,8 @@ func TestScheduleH12StoppedServiceHoldsNobodyUp(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM artifactd.pointer WHERE name = 'p' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/pointers/p/leases", strings.NewReader(`{"holder": "stopped", "ttl_seconds": 1}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Content-Type", "application/json")
 	answer := make(chan error, 1)
-	go func() {
-		res, err := http.DefaultClient.Do(req)
-		if err == nil {
-			_ = res.Body.Close()
-		}
-		answer <- err
-	}()
+	go func() { answer <- acquireOnce(t.Context(), url, token) }()
 	waitForLock(t, db.URL)
 	stopped.signal(t, syscall.SIGSTOP)
 	if err := tx.Commit(t.Context()); err != nil {
@@ -257,6 +248,28 @@ func TestScheduleH12StoppedServiceHoldsNobodyUp(t *testing.T) {
 	stopped.signal(t, syscall.SIGCONT)
 	if err := <-answer; err != nil {
 		t.Errorf("the stopped service's own caller, once it goes on: %v", err)
+	}
+}
+
+// acquireOnce asks for a lease of a second. A service that is ready to be read from may still wait for
+// its first look at the bucket, and says so with 503.
+func acquireOnce(ctx context.Context, url, token string) error {
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/pointers/p/leases", strings.NewReader(`{"holder": "stopped", "ttl_seconds": 1}`))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusServiceUnavailable {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -78,7 +78,7 @@ func readPidFile(path string) (pidFile, error) {
 }
 
 // predecessorGrace is how long a Postgres whose parent was killed may take to shut down.
-const predecessorGrace = 20 * time.Second
+const predecessorGrace = time.Minute
 
 // awaitPredecessor waits for a Postgres that still runs on the folder although nobody holds its
 // lock: its parent was killed and it is shutting down. It reports whether one left its pid file.

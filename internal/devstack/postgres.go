@@ -17,8 +17,7 @@ import (
 // superuser is the role that owns a development Postgres. Only this account reaches its socket.
 const superuser = "postgres"
 
-// startTimeout bounds the start of a server, crash recovery included. On a machine that is busy thirty
-// times over initdb alone took more than a minute.
+// startTimeout bounds the start of a server, crash recovery included.
 const startTimeout = 5 * time.Minute
 
 // PostgresOptions configure StartPostgres.
@@ -133,7 +132,7 @@ func startLocked(ctx context.Context, o PostgresOptions, dir folder) (*Postgres,
 }
 
 // orphanGrace is how long the backends of a killed postmaster may take to end.
-const orphanGrace = 5 * time.Second
+const orphanGrace = time.Minute
 
 func (p *Postgres) restart(ctx context.Context, in installation, id identity, o PostgresOptions) error {
 	deadline := time.Now().Add(orphanGrace)

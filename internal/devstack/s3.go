@@ -179,7 +179,7 @@ func FreeAddress(listen string) (string, error) {
 
 // Answers asks a health address for status 200; for [Process.Await].
 func Answers(address string) func(context.Context) (bool, error) {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	return func(ctx context.Context) (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {

@@ -330,6 +330,31 @@ func TestSymmetricKeysAreNotTaken(t *testing.T) {
 	w.refused(issuertest.SignWith(t, jose.SigningKey{Algorithm: jose.HS256, Key: secret}, w.Claims(audience, "ops", map[string]any{"groups": "operators"})), "not signed with an algorithm of public keys")
 }
 
+// Only public keys that are meant for signatures are used.
+func TestSigningKeys(t *testing.T) {
+	own := issuertest.New(t).Key()
+	public := own.Public()
+	encrypts := public
+	encrypts.KeyID, encrypts.Use = "encrypts", "enc"
+	private := own
+	private.KeyID = "private"
+	found := signingKeys(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
+		{Key: []byte(strings.Repeat("s", 32)), KeyID: "symmetric"}, encrypts, private, public,
+	}})
+	if len(found) != 1 || len(found[public.KeyID]) != 1 {
+		t.Errorf("keys: %v", found)
+	}
+	many := jose.JSONWebKeySet{}
+	for n := range 3 * maxKeys {
+		k := public
+		k.KeyID = fmt.Sprint(n)
+		many.Keys = append(many.Keys, k)
+	}
+	if found := signingKeys(many); len(found) != maxKeys {
+		t.Errorf("%d keys are used", len(found))
+	}
+}
+
 func TestConfigFaults(t *testing.T) {
 	rules := "rules: [{claims: {sub: a}, scopes: [read], patterns: [a]}]"
 	for text, says := range map[string]string{

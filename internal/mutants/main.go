@@ -41,15 +41,17 @@ func run(only string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	caught, survived := 0, []string{}
-	for _, m := range slices.Concat(mutants, recordMutants) {
+	caught, survived, stale := 0, []string{}, []string{}
+	for _, m := range mutants() {
 		if !pick.MatchString(m.name) {
 			continue
 		}
 		start := time.Now()
 		tests, err := m.try(root, dir)
 		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+			stale = append(stale, m.name)
+			fmt.Printf("NOT TRIED %s: %v\n", m.name, err)
+			continue
 		}
 		took := time.Since(start).Round(100 * time.Millisecond)
 		if len(tests) == 0 {
@@ -60,9 +62,12 @@ func run(only string) error {
 		caught++
 		fmt.Printf("caught    %-50s by %s (%s)\n", m.name, strings.Join(tests, ", "), took)
 	}
-	fmt.Printf("%d mutants caught, %d survived\n", caught, len(survived))
+	fmt.Printf("%d mutants caught, %d survived, %d could not be tried\n", caught, len(survived), len(stale))
 	if len(survived) > 0 {
 		return errors.New("no test notices: " + strings.Join(survived, "; "))
+	}
+	if len(stale) > 0 {
+		return errors.New("bring these up to date: " + strings.Join(stale, "; "))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ func TestMutantsAreCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
-	for _, m := range mutants {
+	for _, m := range mutants() {
 		if names[m.name] {
 			t.Errorf("two mutants are called %q", m.name)
 		}

@@ -32,9 +32,6 @@ func RunChild() bool {
 
 // Bounds of ending.
 const (
-	// settleTime is how long what the command left behind may run before it is asked to end: the other
-	// end of a pipe gets to write its last lines.
-	settleTime = 500 * time.Millisecond
 	// killEvery is how often killing is repeated: processes may fork while they are looked for.
 	killEvery = 10 * time.Millisecond
 	// killTime is how long it is repeated before what still runs counts as out of reach.
@@ -88,7 +85,7 @@ func watch(control io.Reader, report *json.Encoder) error {
 	_ = report.Encode(event{Started: pid}) // a starter that is gone shows itself in the orders
 	go w.listen(orders)
 	go w.reap()
-	w.run(p.Grace)
+	w.run(p.Settle, p.Grace)
 	w.takeBack()
 	w.status.WantedTerminal = w.wanted
 	_ = report.Encode(event{Ended: &w.status})
@@ -127,7 +124,7 @@ func (w *watcher) reap() {
 }
 
 // run returns when nothing of the command is left, or what is left cannot be ended.
-func (w *watcher) run(grace time.Duration) {
+func (w *watcher) run(settle, grace time.Duration) {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	due := time.NewTimer(time.Hour) // of KillIn
@@ -145,7 +142,7 @@ func (w *watcher) run(grace time.Duration) {
 		case w.status = <-w.leader:
 			w.reaped = true
 			if !w.asking {
-				timer.Reset(settleTime)
+				timer.Reset(settle)
 			}
 		case s := <-w.stops:
 			w.resume(s)

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +28,13 @@ type Command struct {
 	// Grace is how long what the command leaves behind may take to end when asked to, before it is
 	// killed.
 	Grace time.Duration
+
+	settle time.Duration // settleTime, except in tests
 }
+
+// settleTime is how long what the command left behind may run before it is asked to end: the other
+// end of a pipe gets to write its last lines.
+const settleTime = 500 * time.Millisecond
 
 // Group is a running command with everything that it started.
 type Group struct {
@@ -86,7 +93,7 @@ func Start(c Command) (*Group, error) {
 // begin sends the plan and waits until the command runs.
 func (g *Group) begin(c Command, events *json.Decoder) error {
 	err := json.NewEncoder(g.control).Encode(plan{
-		Path: c.Path, Argv: c.Argv, Env: c.Env, Scratch: c.Scratch, Grace: c.Grace, Foreground: foregroundOf(c.Stdin),
+		Path: c.Path, Argv: c.Argv, Env: c.Env, Scratch: c.Scratch, Grace: c.Grace, Settle: cmp.Or(c.settle, settleTime), Foreground: foregroundOf(c.Stdin),
 	})
 	if err != nil {
 		return fmt.Errorf("instruct the supervisor: %w", err)

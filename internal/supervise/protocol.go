@@ -23,6 +23,8 @@ type plan struct {
 	Scratch string
 	// Grace is how long what the command leaves behind may take to end.
 	Grace time.Duration
+	// Settle is how long that may run before it is asked to.
+	Settle time.Duration
 	// Foreground is the starter's process group when that has the terminal that is the command's
 	// standard input; 0 when it has none, or another one has it.
 	Foreground int

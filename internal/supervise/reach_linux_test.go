@@ -15,7 +15,7 @@ func TestDaemonsAreFound(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pids")
 	g := start(t, shell(fmt.Sprintf(daemon, file)))
 	family := pids(t, file, 1)
-	g.Stop(100 * time.Millisecond)
+	g.Stop(3 * time.Second) // for the command to end by itself; the daemon does not
 	if s, err := g.Wait(); err != nil || s.Signal != syscall.SIGTERM || len(s.Survivors) > 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -27,7 +27,7 @@ func TestDaemonsOfAKilledStarter(t *testing.T) {
 	if err := starter.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	assertGone(t, family, 5*time.Second)
+	assertGone(t, family, time.Minute)
 }
 
 // TestSupervisorKilled: the starter notices, and the group goes.
@@ -41,5 +41,5 @@ func TestSupervisorKilled(t *testing.T) {
 	if _, err := g.Wait(); err != errSupervisor {
 		t.Errorf("%v", err)
 	}
-	assertGone(t, family, 5*time.Second)
+	assertGone(t, family, time.Minute)
 }

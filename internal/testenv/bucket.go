@@ -155,7 +155,7 @@ func S3(t testing.TB, o devstack.S3Options) *devstack.S3 {
 const (
 	// minioTries bounds how often other free ports are tried, when one was taken in between.
 	minioTries   = 5
-	minioTimeout = time.Minute
+	minioTimeout = 5 * time.Minute
 )
 
 func startMinIO(ctx context.Context, dir string) (*s3Server, error) {

@@ -21,7 +21,7 @@ const (
 	// maxConnections is enough for a few dozen tests in parallel, with a pool each.
 	maxConnections = 300
 	// cleanupTimeout bounds what a test's cleanup does.
-	cleanupTimeout = 30 * time.Second
+	cleanupTimeout = 2 * time.Minute
 )
 
 // DB is a migrated database of one test.

@@ -15,7 +15,7 @@ import (
 )
 
 // stopTimeout bounds the end of all servers of a test process.
-const stopTimeout = 30 * time.Second
+const stopTimeout = 2 * time.Minute
 
 // environment is what one test process has started. It is the one global of this package: a
 // server that all tests of a process share has to be known somewhere.
@@ -61,6 +61,16 @@ func Main(m *testing.M) {
 		code = max(code, 1)
 	}
 	os.Exit(code)
+}
+
+// Folder makes a folder for what all tests of the process share. It goes when the process ends.
+func Folder(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := process.folder(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // folder makes a new folder for a server.

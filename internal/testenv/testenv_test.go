@@ -141,7 +141,7 @@ func (c *lineClient) hear(patience time.Duration) (string, error) {
 }
 
 const (
-	long  = 10 * time.Second
+	long  = time.Minute
 	short = 100 * time.Millisecond
 )
 

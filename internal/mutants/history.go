@@ -1,0 +1,96 @@
+package main
+
+// historyMutants break what notices that the database's history changed.
+var historyMutants = []mutant{
+	{
+		name: "another start of the server is not looked at",
+		file: leases,
+		old:  "        OR (i.server_started_at = pg_postmaster_start_time()\n            AND i.table_path",
+		new:  "        OR (i.table_path",
+		pkg:  "./recovery", run: "TestEveryDecisionLooksAtTheHistory",
+	},
+	{
+		name: "another timeline is not looked at",
+		file: leases,
+		old:  "\n            AND i.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)));",
+		new:  "));",
+		pkg:  "./recovery", run: "TestEveryDecisionLooksAtTheHistory",
+	},
+	{
+		name: "a restored table is not looked at",
+		file: leases,
+		old:  "\n            AND i.table_path = pg_relation_filepath('artifactd.installation')\n",
+		new:  "\n",
+		pkg:  "./recovery", run: "TestEveryDecisionLooksAtTheHistory",
+	},
+	{
+		name: "a sign does not stop decisions",
+		file: leases,
+		old:  "     WHERE i.changed_at IS NULL AND (i.armed_at IS NULL\n",
+		new:  "     WHERE true AND (i.armed_at IS NULL\n",
+		pkg:  "./recovery", run: "TestEveryDecisionLooksAtTheHistory",
+	},
+	{
+		name: "publishes are not counted",
+		file: publish,
+		old:  "manifest_digests = v_digests\n     WHERE o2.operation_id = p_operation_id;\n    PERFORM count_decision();\n",
+		new:  "manifest_digests = v_digests\n     WHERE o2.operation_id = p_operation_id;\n",
+		pkg:  "./recovery", run: "TestWhatIsCounted",
+	},
+	{
+		name: "the end of a lease is not counted",
+		file: leases,
+		old:  "    IF FOUND THEN PERFORM count_decision(); END IF;\nEND $$;",
+		new:  "END $$;",
+		pkg:  "./recovery", run: "TestWhatIsCounted",
+	},
+	{
+		name: "collection is not held",
+		file: leases,
+		old:  "    IF EXISTS (SELECT 1 FROM installation WHERE collection_held_at IS NOT NULL) THEN",
+		new:  "    IF false THEN",
+		pkg:  "./internal/daemon", run: "TestCleanPromotion",
+	},
+	{
+		name: "the epoch is raised over a known loss",
+		file: history,
+		old:  "(i.loss_known OR i.known_ahead > v_counter) THEN status := 'loss'; RETURN; END IF;",
+		new:  "false THEN status := 'loss'; RETURN; END IF;",
+		pkg:  "./recovery", run: "TestALossIsRaisedByPeopleOnly",
+	},
+	{
+		name: "a restart is released while another replica has not looked",
+		file: history,
+		old:  "r.replica_id <> p_replica\n                              AND r.server_started_at <> pg_postmaster_start_time()));",
+		new:  "false));",
+		pkg:  "./recovery", run: "TestAReleaseWaitsForTheOthers",
+	},
+	{
+		name: "the witness is not compared",
+		file: "recovery/judge.go",
+		old:  "	if w.Counter > h.Counter {",
+		new:  "	if false {",
+		pkg:  "./internal/daemon", run: "ScheduleD3",
+	},
+	{
+		name: "what a replica has seen is not compared",
+		file: "recovery/judge.go",
+		old:  "	if m.epoch == h.Epoch && m.counter > h.Counter {",
+		new:  "	if false {",
+		pkg:  "./recovery", run: "TestJudge",
+	},
+	{
+		name: "an old primary is not outwaited",
+		file: "recovery/raise.go",
+		old:  "	wait := r.timing.Confirm + r.timing.drift()\n",
+		new:  "	wait := time.Duration(0)\n",
+		pkg:  "./internal/daemon", run: "TestOldPrimaryIsOutwaited",
+	},
+	{
+		name: "a confirmation that ran out during the decision counts",
+		file: "pointer/decide.go",
+		old:  "		return fmt.Errorf(\"%w: the epoch is not confirmed any more: %v\", errUnknown, err)",
+		new:  "		return nil",
+		pkg:  "./internal/daemon", run: "TestNothingIsAcknowledged",
+	},
+}

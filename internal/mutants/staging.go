@@ -1,0 +1,33 @@
+package main
+
+// stagingMutants break what makes a manifest whole.
+var stagingMutants = []mutant{
+	{
+		name: "an incomplete manifest is published",
+		file: publish,
+		old:  "v_ready := v_ready || (f.files > 0 AND f.not_stored = 0);",
+		new:  "v_ready := v_ready || true;",
+		pkg:  "./pointer", run: "ScheduleS5|ScheduleU5",
+	},
+	{
+		name: "stage does not ask for a live lease",
+		file: publish,
+		old:  "    IF v_reason IS NOT NULL OR g.file_count + v_new > p_max_files THEN\n",
+		new:  "    IF g.file_count + v_new > p_max_files THEN\n",
+		pkg:  "./pointer", run: "ScheduleH3",
+	},
+	{
+		name: "staging again keeps the seal",
+		file: publish,
+		old:  "           manifest_digest = NULL, sealed_at = NULL\n     WHERE g2.generation_id = p_lease_id;",
+		new:  "           manifest_digest = NULL\n     WHERE g2.generation_id = p_lease_id;",
+		pkg:  "./pointer", run: "Seal",
+	},
+	{
+		name: "a missing object is adopted",
+		file: publish,
+		old:  " AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL\n",
+		new:  " AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL)\n",
+		pkg:  "./pointer", run: "TestAdoptionThatLosesToVerify",
+	},
+}
