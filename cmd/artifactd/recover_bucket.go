@@ -119,6 +119,9 @@ func (p *Program) lost(ctx context.Context, m *daemon.Maintenance, o recovery.Re
 	}
 	var err error
 	l.RebuildReport, err = m.Rebuild(o).Run(ctx)
+	if err != nil && len(l.Versions)+len(l.SettingsOf) == 0 {
+		return l, err // noughts would read as if nothing were lost
+	}
 	if printed := p.print(l, func(t *table) { lostTable(t, l) }); printed != nil {
 		return l, printed
 	}

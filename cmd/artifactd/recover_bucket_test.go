@@ -27,6 +27,12 @@ func TestRecoverFromBucketCommand(t *testing.T) {
 	if !strings.Contains(r.stdout, "lost") || strings.Contains(r.stdout, "restorable") {
 		t.Errorf("%s", r.stdout)
 	}
+	// The service's role may not even look, and is not told of noughts.
+	service := strings.Replace(d.env()["ARTIFACTD_DATABASE_URL"], "postgres@", devLogin+"@", 1)
+	r = d.run(exitFailed, "recover", "--from-bucket", "--dry-run", "--database-url", service)
+	if !strings.Contains(r.stderr, "only the owner of the tables") || strings.Contains(r.stdout, "records in the bucket") {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
 	for _, args := range [][]string{{"--all"}, {"--from-bucket", "--all", "--pointer", "x"}, {"--dry-run"}} {
 		d.run(exitUsage, append([]string{"recover"}, args...)...)
 	}

@@ -119,7 +119,7 @@ until_true() {
 	tries=0
 	until "$@" >/dev/null 2>err; do
 		tries=$((tries + 1))
-		[ "$tries" -lt 400 ] || fail "waited too long until $what: $(cat err)"
+		[ "$tries" -lt 900 ] || fail "waited too long until $what: $(cat err)"
 		sleep 0.5
 	done
 }
@@ -214,13 +214,18 @@ use_store() {
 	else
 		"$artifactd" dev --data "$work/dev" --listen 127.0.0.1:0 >log/dev 2>&1 </dev/null &
 		dev=$!
-		until_true "artifactd dev is ready" test -s "$work/dev/client.env"
+		until_true "artifactd dev is ready" dev_is_ready
 		for name in ENDPOINT REGION BUCKET PATH_STYLE ACCESS_KEY_ID SECRET_ACCESS_KEY; do
 			eval "export ARTIFACTD_S3_$name=\$(sed -n 's/^ARTIFACTD_S3_$name=//p' '$work/dev/client.env')"
 		done
 		say "the store is that of \`artifactd dev\`"
 	fi
 	export ARTIFACTD_S3_PREFIX="$prefix"
+}
+
+dev_is_ready() {
+	kill -0 "$dev" 2>/dev/null || fail "artifactd dev has ended: $(cat log/dev)"
+	test -s "$work/dev/client.env"
 }
 
 # install_on SERVER makes the database, the service's role and an access token on it.
@@ -319,10 +324,10 @@ writes_wait() {
 	[ "$(field code <answer)" = history-changed ] || fail "a write was answered: $(cat answer)"
 	saw "writes are refused: $(field detail <answer)"
 	expect 15 recover -o json
-	[ "$(field state <out)" = "history lost" ] && [ "$(field lost_decisions <out)" -gt 0 ] || fail "recover shows $(cat out)"
+	{ [ "$(field state <out)" = "history lost" ] && [ "$(field lost_decisions <out)" -gt 0 ]; } || fail "recover shows $(cat out)"
 	saw "recover: $(field lost_decisions <out) decisions are known to be lost, of $(field known_decisions <out)"
 	sed -n '/"by_epoch"/,$p' out >lost # what the lost publish left in the bucket: one object
-	[ "$(field epoch <lost)" = 1 ] && [ "$(field objects <lost)" = 1 ] || fail "recover does not show the one object that is unknown: $(cat out)"
+	{ [ "$(field epoch <lost)" = 1 ] && [ "$(field objects <lost)" = 1 ]; } || fail "recover does not show the one object that is unknown: $(cat out)"
 	saw "recover: one object of $(field bytes <lost) bytes is unknown to the database, of epoch $(field epoch <lost)"
 }
 
