@@ -166,6 +166,43 @@ func TestReconcileLoopsShareOneSchedule(t *testing.T) {
 	}
 }
 
+// A pass may begin and end while another replica stands between its look at what is due and its own
+// beginning: it sees that one, and does not begin.
+func TestReconcileSeesAPassThatWasFaster(t *testing.T) {
+	s := marked(t, testenv.Versitygw)
+	begin := `SELECT status FROM artifactd.begin_reconcile((SELECT key_prefix FROM artifactd.installation), 0, 1, false, 60, 3600)`
+	tx, err := s.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var status string
+	if err := tx.QueryRow(t.Context(), begin).Scan(&status); err != nil || status != "begun" {
+		t.Fatalf("the first: %q, %v", status, err)
+	}
+	second := make(chan string, 1)
+	go func() {
+		var status string
+		if err := s.pool.QueryRow(context.Background(), begin).Scan(&status); err != nil {
+			status = err.Error()
+		}
+		second <- status
+	}()
+	for blocked := 0; blocked == 0; {
+		if err := tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT artifactd.end_reconcile((SELECT max(pass_id) FROM artifactd.reconcile_pass), 'done')`); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status := <-second; status != "not-due" {
+		t.Errorf("the second, which is not due for an hour: %s", status)
+	}
+}
+
 func TestReconcileRefusesBadOptions(t *testing.T) {
 	s := marked(t, testenv.Versitygw)
 	r := newReconciler(t, s.pool, s.store, s.layout)

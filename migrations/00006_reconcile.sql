@@ -81,6 +81,9 @@ BEGIN
         RAISE EXCEPTION 'this installation''s objects lie under the prefix "%", not "%"', coalesce(v_prefix, '(none yet)'), p_prefix
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Give --s3-prefix the value that the service has.';
     END IF;
+    -- One at a time: else a whole pass of somebody else could begin and end between the look at what
+    -- is due and the row of this one.
+    PERFORM pg_advisory_xact_lock(hashtextextended('artifactd reconcile', 0));
     SELECT * INTO v FROM reconcile_pass r WHERE r.ended_at IS NULL FOR UPDATE;
     at := clock_timestamp();
     IF v.live_until > at THEN
