@@ -17,6 +17,7 @@ const (
 
 	reconcile = "migrations/00006_reconcile.sql"
 	history   = "migrations/00008_history.sql"
+	adoption  = "migrations/00012_adoption.sql"
 )
 
 // mutants breaks each guard of the protocol in turn. A guard without a mutant is a guard that
@@ -490,5 +491,19 @@ var mutants = []mutant{
 		old:  "		return fmt.Errorf(\"%w: the epoch is not confirmed any more: %v\", errUnknown, err)",
 		new:  "		return nil",
 		pkg:  "./internal/daemon", run: "TestNothingIsAcknowledged",
+	},
+	{
+		name: "what a dead generation of a lost history had uploaded is adopted",
+		file: adoption,
+		old:  "           AND (i.collection_held_at IS NULL OR h.epoch = i.epoch)\n",
+		new:  "",
+		pkg:  "./recovery", run: "AdoptedAfterARestore",
+	},
+	{
+		name: "files of an earlier epoch are adopted through a rollback",
+		file: adoption,
+		old:  "WHERE m.generation_id = g.manifest_id AND m.epoch = i.epoch",
+		new:  "WHERE m.generation_id = g.generation_id AND m.epoch = i.epoch",
+		pkg:  "./recovery", run: "IsNotAdoptedFrom",
 	},
 }
