@@ -30,7 +30,8 @@ func testOptions() options {
 func TestCampaign(t *testing.T) {
 	o := testOptions()
 	o.enough = func(c *campaign) bool {
-		return c.total >= 300 && c.uploaded.Load() >= 50 && c.fetched.Load() >= 50 && c.landed.Load() > 0
+		return c.total >= 500 && c.faults.of("Postgres") > 0 && c.versionsPublished() >= 5 && c.checked.Load() >= 2*int64(c.options.pointers) &&
+			c.uploaded.Load() >= 50 && c.fetched.Load() >= 50
 	}
 	r, err := attack(t.Context(), o)
 	if err != nil {

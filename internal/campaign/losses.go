@@ -176,7 +176,7 @@ func (l *losses) work(a *actor) {
 			}
 		}
 		s := l.shelves[a.rng.IntN(len(l.shelves))]
-		a.ttl = wholeTTL
+		a.ttl = a.wholeTTL()
 		if a.chance(50) {
 			a.glance(s)
 		}

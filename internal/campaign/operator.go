@@ -215,15 +215,22 @@ func (l *losses) account(ctx context.Context, m *daemon.Maintenance, recorded, e
 	if _, err := m.Verifier.Run(ctx, gc.VerifyOptions{}); err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	if l.past.rng.IntN(100) < 60 {
-		if err := rebuild(false); err != nil {
-			return fmt.Errorf("bring back what was lost: %w", err)
+	// As the manual has it, collection goes on only when everything has been brought back: what the
+	// database does not know it may delete, also when a version that is lost had adopted it.
+	if l.past.rng.IntN(100) < 30 {
+		return nil
+	}
+	clear(list)
+	if err := rebuild(false); err != nil {
+		return fmt.Errorf("bring back what was lost: %w", err)
+	}
+	for _, v := range list {
+		if v.Status == recovery.LostLeaseHeld {
+			return nil // the next one may bring it back
 		}
 	}
-	if l.past.rng.IntN(100) < 80 {
-		if _, err := m.History.Resume(ctx); err != nil && !errors.Is(err, pointer.ErrHistoryChanged) {
-			return fmt.Errorf("resume collection: %w", err)
-		}
+	if _, err := m.History.Resume(ctx); err != nil && !errors.Is(err, pointer.ErrHistoryChanged) {
+		return fmt.Errorf("resume collection: %w", err)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ type staged struct {
 func (a *actor) volume(s *shelf) {
 	// On a busy machine too, who means to publish has the time for it.
 	abandon := a.chance(15)
-	a.ttl = wholeTTL
+	a.ttl = a.wholeTTL()
 	if abandon {
 		a.ttl = 0
 	}
@@ -83,7 +83,9 @@ func (a *actor) volume(s *shelf) {
 }
 
 // wholeTTL is of a lease that is meant to publish.
-const wholeTTL = 15 * time.Second
+func (a *actor) wholeTTL() time.Duration {
+	return 15 * time.Second * time.Duration(max(a.c.options.calm, 1))
+}
 
 // glance sees what a shelf shows, without reading it.
 func (a *actor) glance(s *shelf) {

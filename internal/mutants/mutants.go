@@ -19,6 +19,7 @@ const (
 
 	reconcile = "migrations/00006_reconcile.sql"
 	history   = "migrations/00008_history.sql"
+	adoption  = "migrations/00011_adoption.sql"
 )
 
 // mutants are all of them. A guard without a mutant is a guard that nobody knows to be tested.
