@@ -1,6 +1,9 @@
 package api
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,6 +80,9 @@ var calls = map[string]func(t target) call{
 	"StageFiles": func(t target) call {
 		return call{"POST", "/v1/leases/" + t.lease.String() + "/files", types.StageRequest{Token: t.token, Files: []types.StageFile{stageFile("g", nil)}}}
 	},
+	"PutLeaseContent": func(t target) call {
+		return call{"PUT", "/v1/leases/" + t.lease.String() + "/content", archiveWith(t.artifact, []byte("new"))}
+	},
 	"CompleteLease": func(t target) call {
 		return call{"POST", "/v1/leases/" + t.lease.String() + "/complete", types.CompleteManyRequest{ArtifactIds: []uuid.UUID{t.artifact}}}
 	},
@@ -109,6 +115,20 @@ var calls = map[string]func(t target) call{
 	"GetReadiness":       func(target) call { return call{"GET", "/readyz", nil} },
 	"GetMetrics":         func(target) call { return call{"GET", "/metrics", nil} },
 	"GetOpenapiDocument": func(target) call { return call{"GET", "/openapi.yaml", nil} },
+}
+
+// archiveWith is an archive with one artifact in it.
+func archiveWith(id uuid.UUID, content []byte) []byte {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Name: id.String(), Size: int64(len(content)), Mode: 0o600, Typeflag: tar.TypeReg})
+	if err == nil {
+		_, err = w.Write(content)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		panic(err) // of our own few bytes, into memory
+	}
+	return b.Bytes()
 }
 
 func (c client) call(t target, operation string) answer {
