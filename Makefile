@@ -50,9 +50,12 @@ mutants: postgres faketime minio ## break the protocol line by line; a named tes
 # DURATION, ROLLBACKS and SEED are the campaign's; the report lies in the checkout's .cache.
 DURATION  ?= 10m
 ROLLBACKS ?= 50
-.PHONY: campaign model
+.PHONY: campaign proof model
 campaign: postgres ## fence, collection and recovery under faults: DURATION=10m, ROLLBACKS=50, SEED= to replay; writes .cache/campaign.md
 	$(GO) run ./internal/campaign -duration $(DURATION) -rollbacks $(ROLLBACKS) $(if $(SEED),-seed $(SEED)) -report .cache/campaign.md
+
+proof: postgres ## attack protocols that are broken in one place: the campaign must notice each (minutes)
+	$(GO) run ./internal/campaign -prove
 
 model: ## check the protocol's model exhaustively with spin
 	@sh pointer/model/check.sh

@@ -27,6 +27,7 @@ type options struct {
 	pointers int
 	crashes  time.Duration // mean time between two crashes of Postgres
 	report   string        // file of the report; empty for standard output alone
+	prove    bool          // that broken protocols are noticed
 	// firstOnly ends the campaign at the first window after a violation.
 	firstOnly bool
 	sabotage  string // SQL that breaks the protocol, for the test that this is noticed

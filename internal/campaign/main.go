@@ -29,7 +29,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "campaign:", err)
 		os.Exit(2)
 	}
-	if err := run(ctx, o, os.Stdout); err != nil {
+	work := run
+	if o.prove {
+		work = func(ctx context.Context, _ options, out io.Writer) error { return prove(ctx, out) }
+	}
+	if err := work(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "campaign:", err)
 		os.Exit(1)
 	}
@@ -52,6 +56,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.fetchers, "fetchers", 4, "goroutines that read them back")
 	fs.DurationVar(&o.crashes, "crashes", 25*time.Second, "mean time between two crashes of Postgres")
 	fs.BoolVar(&o.firstOnly, "first", false, "stop soon after the first violation")
+	fs.BoolVar(&o.prove, "prove", false, "attack protocols that are broken in one place instead, to see that this is noticed")
 	fs.StringVar(&o.report, "report", "", "write the report to this file, and as JSON beside it")
 	if err := fs.Parse(args); err != nil {
 		return o, err
