@@ -115,23 +115,27 @@ func (o options) split() (fence, history time.Duration) {
 
 const onlyFence, onlyRollbacks = "fence", "rollbacks"
 
-// fenceStack is a stack whose services collect and reconcile all the time.
-func fenceStack(sabotage string) stackOptions {
+// fenceStack is a stack for attacks on the fence. With collects its services collect and reconcile all
+// the time; otherwise they never do.
+func fenceStack(sabotage string, collects bool) stackOptions {
 	return stackOptions{
 		sabotage: sabotage,
 		// Postgres is stopped every few seconds, and each start of it has to be looked at.
 		confirm: 4 * time.Second,
 		configure: func(c *daemon.Config) {
 			c.UploadURLTTL = uploadTTL
-			c.GC = daemon.GCConfig{Interval: 200 * time.Millisecond, ResumeGrace: time.Second, LandingGrace: time.Second,
-				ReconcileInterval: time.Second, ReconcileGrace: time.Second, ReconcileMaxShare: 1}
+			c.GC.Interval, c.GC.ReconcileInterval = 0, 0
+			if collects {
+				c.GC = daemon.GCConfig{Interval: 200 * time.Millisecond, ResumeGrace: time.Second, LandingGrace: time.Second,
+					ReconcileInterval: time.Second, ReconcileGrace: time.Second, ReconcileMaxShare: 1}
+			}
 		},
 	}
 }
 
 // attack is a whole campaign on servers of its own.
 func attack(ctx context.Context, o options) (r report, err error) {
-	s, err := startStack(ctx, fenceStack(o.sabotage))
+	s, err := startStack(ctx, fenceStack(o.sabotage, o.shelves > 0))
 	if err != nil {
 		return r, err
 	}
