@@ -53,7 +53,7 @@ func TestCampaign(t *testing.T) {
 }
 
 // TestBrokenProtocolIsNoticed: a campaign against a protocol that is broken in one place fails,
-// and does so in seconds. What takes longer to be noticed is tried by `make proof`.
+// and does so soon. What takes longer to be noticed is tried by `make proof`.
 func TestBrokenProtocolIsNoticed(t *testing.T) {
 	for _, b := range brokenFences {
 		t.Run(b.name, func(t *testing.T) {

@@ -34,7 +34,7 @@ var fenceInSmall = options{
 	duration: 5 * time.Minute, window: 2 * time.Second, seed: 1, workers: 8, readers: 2, pointers: 12, crashes: time.Hour, firstOnly: true,
 }
 
-// brokenFences are noticed within seconds.
+// brokenFences are noticed soon enough for the test suite.
 var brokenFences = []broken{
 	{name: "an expired lease publishes", options: fenceInSmall, sabotage: breaking("lease_reason", "OR p.lease_expires_at <= at ", "")},
 	{name: "settle only looks", options: fenceInSmall, sabotage: breaking("settle", "IF p_pointer IS NOT NULL THEN",

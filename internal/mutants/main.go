@@ -91,7 +91,9 @@ func (m mutant) try(root, dir string) ([]string, error) {
 	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("go", "test", "-overlay", overlayFile, "-json", "-count=1", "-timeout=3m", "-run", m.run, m.pkg)
+	// Longer than any test waits for what the mutant keeps from happening: one that is ended before has
+	// not failed by name.
+	cmd := exec.Command("go", "test", "-overlay", overlayFile, "-json", "-count=1", "-timeout=10m", "-run", m.run, m.pkg)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
