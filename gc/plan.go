@@ -69,7 +69,7 @@ type Plan struct {
 	ExpiresAt time.Time `json:"expires_at"`
 	// Goes by reason: displaced, superseded, expired, released, broken, replaced.
 	Goes []PlanCount `json:"goes"`
-	// Stays by what keeps it: current, leased, pinned, keep-seconds, keep-versions, resume-grace.
+	// Stays by what keeps it: current, leased, pinned, keep-seconds, keep-versions, resume-grace, quarantined.
 	Stays []PlanCount `json:"stays"`
 	// Ledger is what earlier runs and reconciliation have condemned already. It is no part of the
 	// plan: the next collection deletes it from the store, whatever the plan says.

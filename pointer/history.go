@@ -23,7 +23,7 @@ const (
 	claimEpochSQL       = `SELECT u FROM artifactd.claim_epoch($1, $2, $3, $4, $5) u`
 	unclaimEpochSQL     = `SELECT artifactd.unclaim_epoch($1)`
 	takeEpochSQL        = `SELECT status FROM artifactd.take_epoch($1, $2, $3, $4, $5, $6)`
-	resumeCollectionSQL = `SELECT resumed FROM artifactd.resume_collection($1)`
+	resumeCollectionSQL = `SELECT resumed FROM artifactd.resume_collection($1, $2)`
 	epochOfServerSQL    = `SELECT epoch FROM artifactd.installation`
 )
 
@@ -160,9 +160,10 @@ func (h *Histories) Take(ctx context.Context, from, to EpochID, why string, ackn
 	return status, readFault(err)
 }
 
-// ResumeCollection lets collection go on in an epoch. It reports whether it was held.
-func (h *Histories) ResumeCollection(ctx context.Context, epoch EpochID) (resumed bool, err error) {
-	err = h.pool.QueryRow(ctx, resumeCollectionSQL, epoch.Number).Scan(&resumed)
+// ResumeCollection lets collection go on in an epoch. What earlier epochs left is garbage no earlier
+// than the quarantine (0 to ten years) from now. It reports whether collection was held.
+func (h *Histories) ResumeCollection(ctx context.Context, epoch EpochID, quarantine time.Duration) (resumed bool, err error) {
+	err = h.pool.QueryRow(ctx, resumeCollectionSQL, epoch.Number, quarantine.Seconds()).Scan(&resumed)
 	return resumed, readFault(commitFault(err))
 }
 

@@ -131,11 +131,15 @@ func (o *Operator) Raise(ctx context.Context, seen Report) (pointer.EpochID, err
 	}
 }
 
-// Resume lets collection go on in the database's epoch. It reports whether it was off.
-func (o *Operator) Resume(ctx context.Context) (bool, error) {
+// DefaultQuarantine is how long what earlier epochs left is kept after collection goes on.
+const DefaultQuarantine = 24 * time.Hour
+
+// Resume lets collection go on in the database's epoch; for as long as the quarantine, what earlier
+// epochs left is no garbage: a lost version may name it. It reports whether collection was off.
+func (o *Operator) Resume(ctx context.Context, quarantine time.Duration) (bool, error) {
 	h, err := o.o.Table.Now(ctx)
 	if err != nil {
 		return false, err
 	}
-	return o.o.Table.ResumeCollection(ctx, h.Epoch)
+	return o.o.Table.ResumeCollection(ctx, h.Epoch, quarantine)
 }

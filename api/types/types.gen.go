@@ -227,7 +227,7 @@ type GcPlan struct {
 	// Pointer The pointer that the plan is about; absent for all.
 	Pointer *string `json:"pointer,omitempty"`
 
-	// Stays By what keeps it: `current`, `leased`, `pinned`, `keep-seconds`, `keep-versions`, `resume-grace`.
+	// Stays By what keeps it: `current`, `leased`, `pinned`, `keep-seconds`, `keep-versions`, `resume-grace`, `quarantined`.
 	Stays []GcCount `json:"stays"`
 }
 

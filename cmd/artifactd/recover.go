@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +17,8 @@ import (
 // recovering is what `artifactd recover` was asked for.
 type recovering struct {
 	yes, raise, resume, skipObjects bool
+	quarantine                      time.Duration
+	requarantine                    bool // asked for, also when collection goes on already
 	bucket                          fromBucket
 }
 
@@ -33,9 +36,17 @@ Before collection goes on, look at what "artifactd verify" finds, and bring lost
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "raise the epoch without asking, if writes wait for it")
 	cmd.Flags().BoolVar(&o.raise, "raise", false, "raise the epoch although nothing seems to have changed")
 	cmd.Flags().BoolVar(&o.resume, "resume-collection", false, "let collection go on without asking")
+	cmd.Flags().DurationVar(&o.quarantine, "quarantine", recovery.DefaultQuarantine, "how long what is unknown or of earlier epochs is kept once collection goes on; lost versions may need it")
 	cmd.Flags().BoolVar(&o.skipObjects, "skip-objects", false, "do not look for objects that the database does not know, which lists the whole bucket")
 	o.bucket.bind(cmd)
-	return p.maintenanceCommand(cmd, o.bucket.check, func(ctx context.Context, m *daemon.Maintenance) error {
+	check := func() error {
+		o.requarantine = cmd.Flags().Changed("quarantine")
+		if o.quarantine < 0 {
+			return fmt.Errorf("--quarantine must not be negative, as %s is; 0 keeps nothing", o.quarantine)
+		}
+		return o.bucket.check()
+	}
+	return p.maintenanceCommand(cmd, check, func(ctx context.Context, m *daemon.Maintenance) error {
 		return p.recover(ctx, m, o)
 	})
 }
@@ -80,18 +91,26 @@ func (p *Program) recover(ctx context.Context, m *daemon.Maintenance, o recoveri
 	if err := p.bringBack(ctx, m, answers, o); err != nil {
 		return err
 	}
-	if r.CollectionHeldAt == nil {
+	if r.CollectionHeldAt == nil && !o.requarantine {
 		return nil
 	}
-	question := "Let collection go on? What the database lost is garbage then, once reconciliation has seen it twice and its grace is over."
+	what := fmt.Sprintf("what the database does not know, and what it has of earlier epochs, is kept for another %s", o.quarantine)
+	if r.CollectionHeldAt == nil {
+		if _, err := operator.Resume(ctx, o.quarantine); err != nil {
+			return fmt.Errorf("set the quarantine: %w", err)
+		}
+		p.note("artifactd: %s", what)
+		return nil
+	}
+	question := "Let collection go on? What was lost and is not brought back becomes garbage then; " + what + "."
 	if !o.resume && !p.agrees(answers, question) {
 		p.note("artifactd: collection stays off; run this again, or with --resume-collection, when nothing more is to be brought back")
 		return nil
 	}
-	if _, err := operator.Resume(ctx); err != nil {
+	if _, err := operator.Resume(ctx, o.quarantine); err != nil {
 		return fmt.Errorf("resume collection: %w", err)
 	}
-	p.note("artifactd: collection goes on")
+	p.note("artifactd: collection goes on; %s", what)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/artifactd/artifactd/internal/devstack"
 	"github.com/artifactd/artifactd/internal/testenv"
 	"github.com/artifactd/artifactd/pointer"
+	"github.com/artifactd/artifactd/recovery"
 )
 
 func listInput(bucket, prefix string) *s3.ListObjectsV2Input {
@@ -128,7 +129,7 @@ func TestScheduleD1RestoreOfABaseBackup(t *testing.T) {
 	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.Code != "history-changed" || !a.OperatorRequired || a.retryAfter != "" {
 		t.Errorf("collection before it is resumed: %s, Retry-After %q", a, a.retryAfter)
 	}
-	if resumed, err := in.operator().History.Resume(context.Background()); err != nil || !resumed {
+	if resumed, err := in.operator().History.Resume(context.Background(), recovery.DefaultQuarantine); err != nil || !resumed {
 		t.Errorf("resumed %v, %v", resumed, err)
 	}
 	if a := r.ask("POST", "/v1/gc/runs", "{}"); a.status != http.StatusOK {

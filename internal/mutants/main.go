@@ -118,10 +118,52 @@ func (m mutant) broken(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if n := strings.Count(string(source), m.old); n != 1 {
+	// What a migration's way back says is not what runs.
+	up, down := string(source), ""
+	if i := strings.Index(up, "-- +goose Down"); i >= 0 {
+		up, down = up[:i], up[i:]
+	}
+	if n := strings.Count(up, m.old); n != 1 {
 		return "", fmt.Errorf("the text to break stands %d times in %s; it must stand there once: bring the mutant up to date", n, m.file)
 	}
-	return strings.Replace(string(source), m.old, m.new, 1), nil
+	if by, err := m.replaced(root, up); err != nil || by != "" {
+		return "", errors.Join(err, fmt.Errorf("what is broken in %s does not run: %s replaces the function", m.file, by))
+	}
+	return strings.Replace(up, m.old, m.new, 1) + down, nil
+}
+
+var createFunction = regexp.MustCompile(`CREATE (?:OR REPLACE )?FUNCTION (artifactd\.\w+)\(`)
+
+// replaced finds the later migration that creates the mutant's function anew, if one does.
+func (m mutant) replaced(root, up string) (string, error) {
+	if filepath.Ext(m.file) != ".sql" {
+		return "", nil
+	}
+	created := createFunction.FindAllStringSubmatch(up[:strings.Index(up, m.old)+len(m.old)], -1)
+	if len(created) == 0 {
+		return "", nil
+	}
+	function := created[len(created)-1][1]
+	later, err := filepath.Glob(filepath.Join(root, "migrations", "*.sql"))
+	if err != nil {
+		return "", err
+	}
+	for _, path := range later {
+		if filepath.Base(path) <= filepath.Base(m.file) {
+			continue
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		up, _, _ := strings.Cut(string(source), "-- +goose Down")
+		for _, f := range createFunction.FindAllStringSubmatch(up, -1) {
+			if f[1] == function {
+				return filepath.Base(path), nil
+			}
+		}
+	}
+	return "", nil
 }
 
 // results reads go test's JSON lines: which top-level tests failed, and how many ran.

@@ -20,6 +20,8 @@ const (
 	reconcile = "migrations/00006_reconcile.sql"
 	history   = "migrations/00008_history.sql"
 	adoption  = "migrations/00011_adoption.sql"
+
+	quarantine = "migrations/00013_quarantine.sql"
 )
 
 // mutants are all of them. A guard without a mutant is a guard that nobody knows to be tested.
