@@ -20,6 +20,7 @@ const (
 			manifest_id, manifest_digest, coalesce(file_count, 0), coalesce(total_bytes, 0), gone,
 			coalesce(revision, 0), revision_id, settings
 		FROM artifactd.claim_outbox($1, $2)`
+	renewOutboxSQL   = `SELECT renewed FROM artifactd.renew_outbox($1, $2, $3)`
 	finishOutboxSQL  = `SELECT artifactd.finish_outbox($1, $2)`
 	finishPointerSQL = `SELECT artifactd.finish_pointer_record($1, $2, $3, $4)`
 	outboxLagSQL     = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8 FROM artifactd.outbox`
@@ -85,6 +86,19 @@ func (c *Catalogue) ClaimOutbox(ctx context.Context, limit int, ttl time.Duratio
 	}
 	claimed, err := pgx.CollectRows(rows, scanOutbox)
 	return claimed, readFault(err)
+}
+
+// RenewOutbox pushes the end of claims ahead: nobody else gets the rows for ttl from now. It reports
+// whether all of them were still claimed as they are here; if not, nothing may be begun on them after
+// the claims' old end.
+func (c *Catalogue) RenewOutbox(ctx context.Context, rows []OutboxRow, ttl time.Duration) (bool, error) {
+	ids, attempts := make([]uuid.UUID, len(rows)), make([]int32, len(rows))
+	for i, row := range rows {
+		ids[i], attempts[i] = row.ID, int32(row.Attempts)
+	}
+	var renewed int
+	err := c.pool.QueryRow(ctx, renewOutboxSQL, ids, attempts, ttl.Seconds()).Scan(&renewed)
+	return renewed == len(rows), readFault(err)
 }
 
 func scanOutbox(row pgx.CollectableRow) (OutboxRow, error) {

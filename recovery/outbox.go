@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -19,8 +20,9 @@ const (
 	DefaultOutboxInterval = time.Second
 	DefaultOutboxBatch    = 256
 	DefaultOutboxParallel = 32
-	// DefaultOutboxClaim is far longer than a batch takes on a store that works.
-	DefaultOutboxClaim = time.Minute
+	// DefaultOutboxClaim is how long a crash leaves records to a worker that is no more. One that is
+	// alive renews its claim.
+	DefaultOutboxClaim = 10 * time.Second
 )
 
 const (
@@ -30,7 +32,11 @@ const (
 	// outboxFinish bounds saying what became of a batch, also of one that was broken off.
 	outboxFinish = 10 * time.Second
 	// outboxMaxPause is how long the worker waits at most while the store does not work.
-	outboxMaxPause = 30 * time.Second
+	outboxMaxPause = 5 * time.Second
+	// outboxPut is how long one record may take, and a second more for each outboxPutRate bytes: a
+	// store that never answers must not keep a claim for ever.
+	outboxPut     = 30 * time.Second
+	outboxPutRate = 1 << 20
 	// outboxMeasure is how often the lag is measured, at most.
 	outboxMeasure = 5 * time.Second
 )
@@ -41,7 +47,7 @@ type OutboxOptions struct {
 	// bucket is this installation's. Nil means that somebody has made sure.
 	Claim    func(context.Context) error
 	Interval time.Duration // between two looks at an outbox that was empty
-	ClaimFor time.Duration // how long a batch is left to this worker, by the database's clock
+	ClaimFor time.Duration // how long a batch is left to this worker unless it renews, by the database's clock
 	Batch    int           // records a claim
 	Parallel int           // records written at once
 	Logger   *slog.Logger
@@ -153,19 +159,28 @@ func (o *Outbox) Drain(ctx context.Context) error {
 //	write    the records are in the bucket; they never change, so writing them again is harmless
 //	finish   the rows are gone
 //
-// No upload begins after the claim has run out, by this process's clock from before it was asked for.
+// The claim is renewed while the worker is at it. No upload begins after it has run out, by this
+// process's clock from before it was asked for.
 func (o *Outbox) RunOnce(ctx context.Context) (OutboxReport, error) {
 	defer o.measure(ctx)
 	if err := o.claimBucket(ctx); err != nil {
 		return OutboxReport{}, err
 	}
-	work, cancel := context.WithTimeout(ctx, o.opts.ClaimFor)
-	defer cancel()
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	began := time.Now()
+	end := time.AfterFunc(o.opts.ClaimFor, func() { cancel(errClaimOver) })
+	defer end.Stop()
 	rows, err := o.catalogue.ClaimOutbox(work, o.opts.Batch, o.opts.ClaimFor)
 	if err != nil || len(rows) == 0 {
 		return OutboxReport{}, err
 	}
+	written := make(chan struct{})
+	var renewing sync.WaitGroup
+	renewing.Go(func() { o.renew(work, rows, began, end, written) })
 	faults := o.write(work, rows)
+	close(written)
+	renewing.Wait()
 	report := o.report(rows, faults)
 	ids, texts := make([]uuid.UUID, len(rows)), make([]string, len(rows))
 	for i, row := range rows {
@@ -178,6 +193,38 @@ func (o *Outbox) RunOnce(ctx context.Context) (OutboxReport, error) {
 	finish, done := context.WithTimeout(context.WithoutCancel(ctx), outboxFinish)
 	defer done()
 	return report, o.catalogue.FinishOutbox(finish, ids, texts)
+}
+
+var errClaimOver = errors.New("the claim on the record has run out")
+
+// renew pushes the end of a claim that began no earlier than began ahead, until everything is written.
+// When that fails, end stops the work at the claim's end.
+func (o *Outbox) renew(ctx context.Context, rows []pointer.OutboxRow, began time.Time, end *time.Timer, written <-chan struct{}) {
+	tick := time.NewTicker(o.opts.ClaimFor / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-written:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		asked := time.Now()
+		ask, done := context.WithDeadline(ctx, began.Add(o.opts.ClaimFor))
+		all, err := o.catalogue.RenewOutbox(ask, rows, o.opts.ClaimFor)
+		done()
+		switch {
+		case err != nil:
+			continue // there is time for another try
+		case !all:
+			return
+		}
+		if !end.Reset(time.Until(asked.Add(o.opts.ClaimFor))) {
+			return // too late: the work has been stopped
+		}
+		began = asked
+	}
 }
 
 func (o *Outbox) claimBucket(ctx context.Context) error {

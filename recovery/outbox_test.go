@@ -318,6 +318,82 @@ func TestOutboxStoreDown(t *testing.T) {
 	s.await("the metric to fall", func() bool { return gauge(t, registry, "artifactd_outbox_records") == 0 })
 }
 
+// stuckStore keeps puts until it is told to go on, or until they are given up.
+type stuckStore struct {
+	recovery.OutboxStore
+	entered chan struct{}
+	goOn    chan struct{}
+}
+
+func (s *stuckStore) Put(ctx context.Context, u artifacts.Upload, body io.Reader) error {
+	s.entered <- struct{}{}
+	select {
+	case <-s.goOn:
+		return s.OutboxStore.Put(ctx, u, body)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// A worker that is still at it keeps its claim, however long a record takes; without it nobody waits
+// long for a worker that is no more.
+func TestOutboxClaimIsRenewed(t *testing.T) {
+	s := newSite(t, testenv.Versitygw)
+	s.pointer("p", pointer.SettingsChange{})
+	s.drain()
+	s.version("p", "body")
+	store := &stuckStore{s.store, make(chan struct{}, 1), make(chan struct{})}
+	report := make(chan recovery.OutboxReport, 1)
+	go func() {
+		r, _ := s.outbox(store, recovery.OutboxOptions{ClaimFor: 3 * time.Second}).RunOnce(context.Background())
+		report <- r
+	}()
+	<-store.entered
+	const claimedUntil = `SELECT (extract(epoch FROM not_before) * 1000)::bigint FROM artifactd.outbox`
+	first := s.number(claimedUntil)
+	s.await("the claim to be renewed beyond its first end", func() bool { return s.number(claimedUntil) > first+3_000 })
+	if rows, err := s.catalogue.ClaimOutbox(t.Context(), 10, time.Hour); err != nil || len(rows) != 0 {
+		t.Errorf("a second worker gets what the first one is at: %+v, %v", rows, err)
+	}
+	close(store.goOn)
+	if r := <-report; r.Written != 1 || r.Failed != 0 {
+		t.Errorf("%+v", r)
+	}
+	if n := s.number(waitingSQL); n != 0 {
+		t.Errorf("%d records wait", n)
+	}
+}
+
+// Whose rows another worker has meanwhile, or whose version was collected, gives up at the end of its
+// own claim: the key it writes to waits no longer for it.
+func TestOutboxClaimThatIsNotRenewedEnds(t *testing.T) {
+	for name, taken := range map[string]string{
+		"another worker": `UPDATE artifactd.outbox SET attempts = attempts + 1, not_before = clock_timestamp() + interval '1 hour'`,
+		"nobody":         `DELETE FROM artifactd.outbox`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, testenv.Versitygw)
+			s.pointer("p", pointer.SettingsChange{})
+			s.drain()
+			s.version("p", "body")
+			store := &stuckStore{s.store, make(chan struct{}, 1), nil}
+			done := make(chan error, 1)
+			go func() {
+				r, err := s.outbox(store, recovery.OutboxOptions{ClaimFor: time.Second}).RunOnce(context.Background())
+				done <- errors.Join(err, r.Fault)
+			}()
+			<-store.entered
+			s.exec(taken)
+			if err := <-done; err == nil || !strings.Contains(err.Error(), "claim") {
+				t.Errorf("a worker whose rows %s has: %v", name, err)
+			}
+			if n := s.number(`SELECT count(*) FROM artifactd.outbox WHERE attempts <> 2`); n != 0 {
+				t.Errorf("%d rows are not the other worker's", n)
+			}
+		})
+	}
+}
+
 // await waits for a condition.
 func (s *site) await(what string, ok func() bool) {
 	s.t.Helper()

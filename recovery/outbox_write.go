@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -102,10 +103,12 @@ func (o *Outbox) writeVersion(ctx context.Context, row *pointer.OutboxRow, files
 
 // put stores a record, whose key says which one it is: whoever was faster wrote the same.
 func (o *Outbox) put(ctx context.Context, u artifacts.Upload, body io.Reader) error {
-	if err := ctx.Err(); err != nil {
-		return err // the claim is over: whoever has it now may have finished, and more
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // the claim is over: whoever has it now may have finished, and more
 	}
-	err := o.store.Put(ctx, u, body)
+	put, done := context.WithTimeout(ctx, outboxPut+time.Duration(u.Size/outboxPutRate)*time.Second)
+	defer done()
+	err := o.store.Put(put, u, body)
 	if errors.Is(err, artifacts.ErrExists) {
 		return nil
 	}

@@ -106,4 +106,25 @@ var recordMutants = []mutant{
 		new:  "            IF false THEN\n                -- What this",
 		pkg:  "./recovery", run: "TestLostVersionsComeBack",
 	},
+	{
+		name: "a claim on records is not renewed",
+		file: "recovery/outbox.go",
+		old:  "		case <-tick.C:\n		}\n",
+		new:  "		case <-tick.C:\n			continue\n		}\n",
+		pkg:  "./recovery", run: "TestOutboxClaimIsRenewed",
+	},
+	{
+		name: "a claim on records that somebody else has is renewed",
+		file: "migrations/00016_outbox_claims.sql",
+		old:  "WHERE o.record_id = c.id AND o.attempts = c.attempts;",
+		new:  "WHERE o.record_id = c.id;",
+		pkg:  "./recovery", run: "TestOutboxClaimThatIsNotRenewedEnds",
+	},
+	{
+		name: "a claim on records that was not renewed goes on",
+		file: "recovery/outbox.go",
+		old:  "		case !all:\n			return\n",
+		new:  "		case !all && false:\n			return\n",
+		pkg:  "./recovery", run: "TestOutboxClaimThatIsNotRenewedEnds",
+	},
 }
