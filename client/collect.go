@@ -25,7 +25,7 @@ func (c *Client) Collect(ctx context.Context, in types.GcRequest, progress func(
 		in.WaitSeconds = new(collectWait)
 	}
 	// Not repeated when its answer is lost: there may be a run already.
-	run, err := answer[types.GcRun](c.raw.RunGc(ctx, in))
+	run, err := retryRefused(ctx, func(ctx context.Context) (types.GcRun, error) { return answer[types.GcRun](c.raw.RunGc(ctx, in)) })
 	for err == nil && run.State == runStateRunning {
 		if progress != nil {
 			progress(run)

@@ -101,7 +101,7 @@ func (c *Client) RetirePointer(ctx context.Context, name, currentToken string) e
 	if currentToken != "" {
 		params.CurrentToken = &currentToken
 	}
-	_, err := nothing(c.raw.RetirePointer(ctx, name, &params))
+	_, err := retryRefused(ctx, func(ctx context.Context) (struct{}, error) { return nothing(c.raw.RetirePointer(ctx, name, &params)) })
 	return err
 }
 

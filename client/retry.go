@@ -21,6 +21,18 @@ const (
 
 // retry repeats an idempotent call while its error says that trying again may help.
 func retry[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
+	return retryWhile(ctx, worthRetrying, call)
+}
+
+// retryRefused repeats a call that is not idempotent, while its error says that nothing was done and
+// that trying again may help.
+func retryRefused[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
+	return retryWhile(ctx, func(err error) bool {
+		return (errors.Is(err, ErrHistoryChanged) || errors.Is(err, ErrTooManyRequests)) && worthRetrying(err)
+	}, call)
+}
+
+func retryWhile[T any](ctx context.Context, worth func(error) bool, call func(context.Context) (T, error)) (T, error) {
 	var last error
 	began := time.Now()
 	res, err := backoff.Retry(ctx, func() (T, error) {
@@ -28,7 +40,7 @@ func retry[T any](ctx context.Context, call func(context.Context) (T, error)) (T
 		switch {
 		case err == nil:
 			return v, nil
-		case !worthRetrying(err) || ctx.Err() != nil || unmet(err) && time.Since(began) > retryUnmet:
+		case !worth(err) || ctx.Err() != nil || unmet(err) && time.Since(began) > retryUnmet:
 			return v, backoff.Permanent(err)
 		}
 		last = err
