@@ -23,6 +23,7 @@ import (
 // nobody waits for any more.
 type collectorAdapter struct {
 	collector *gc.Collector
+	confirm   func() (epoch int64, err error) // says why no write is admitted at this moment
 	layout    artifacts.Layout
 	logger    *slog.Logger
 
@@ -31,9 +32,9 @@ type collectorAdapter struct {
 	running sync.WaitGroup
 }
 
-func newCollectorAdapter(c *gc.Collector, layout artifacts.Layout, logger *slog.Logger) *collectorAdapter {
+func newCollectorAdapter(c *gc.Collector, confirm func() (int64, error), layout artifacts.Layout, logger *slog.Logger) *collectorAdapter {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &collectorAdapter{collector: c, layout: layout, logger: logger, ctx: ctx, cancel: cancel}
+	return &collectorAdapter{collector: c, confirm: confirm, layout: layout, logger: logger, ctx: ctx, cancel: cancel}
 }
 
 // stop ends the runs under way and waits for them. What they did is durable.
@@ -43,6 +44,10 @@ func (a *collectorAdapter) stop() {
 }
 
 func (a *collectorAdapter) Collect(ctx context.Context, r api.CollectRequest) (types.GcRun, error) {
+	// The database refuses too, but does not know whether a person is needed.
+	if _, err := a.confirm(); errors.Is(err, pointer.ErrHistoryChanged) {
+		return types.GcRun{}, err
+	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return types.GcRun{}, err

@@ -182,7 +182,7 @@ func assemble(ctx context.Context, c Config, o Options) (_ *service, err error) 
 	if s.reconcile, err = gc.NewReconciler(s.pool, s.store, layout, registry); err != nil {
 		return nil, err
 	}
-	s.adapter = newCollectorAdapter(s.collector, layout, o.Logger)
+	s.adapter = newCollectorAdapter(s.collector, s.history.Confirm, layout, o.Logger)
 	s.api, err = api.New(api.Options{
 		Catalogue: catalogue, Store: s.store, Layout: layout,
 		Collector: s.adapter, Logger: o.Logger, Registry: registry,
