@@ -95,6 +95,9 @@ func (p *Program) recover(ctx context.Context, m *daemon.Maintenance, o recoveri
 		return nil
 	}
 	what := fmt.Sprintf("what the database does not know, and what it has of earlier epochs, is kept for another %s", o.quarantine)
+	if o.quarantine == 0 {
+		what = "nothing is kept for lost versions any more"
+	}
 	if r.CollectionHeldAt == nil {
 		if _, err := operator.Resume(ctx, o.quarantine); err != nil {
 			return fmt.Errorf("set the quarantine: %w", err)

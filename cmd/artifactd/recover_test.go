@@ -71,10 +71,16 @@ func TestRecoverCommand(t *testing.T) {
 		}
 	}
 	d.run(exitUnavailable, "gc", "run")
-	if r := d.run(exitDone, "recover", "--resume-collection"); !strings.Contains(r.stderr, "collection goes on") {
+	if r := d.run(exitDone, "recover", "--resume-collection"); !strings.Contains(r.stderr, "collection goes on") || !strings.Contains(r.stderr, "is kept for another 24h") {
 		t.Errorf("%s", r.stderr)
 	}
 	d.run(exitDone, "gc", "run")
+	if r := d.run(exitDone, "recover", "--quarantine", "0"); !strings.Contains(r.stderr, "nothing is kept for lost versions any more") {
+		t.Errorf("%s", r.stderr)
+	}
+	if r := d.run(exitUsage, "recover", "--quarantine", "-1h"); !strings.Contains(r.stderr, "must not be negative") {
+		t.Errorf("%s", r.stderr)
+	}
 }
 
 // awaitWitness waits until the bucket bears witness of everything that was decided.
