@@ -155,7 +155,9 @@ func readVersion(r io.Reader, layout artifacts.Layout, key string, installation 
 	v := &versionReader{lines: bufio.NewScanner(z)}
 	v.lines.Buffer(nil, maxLine)
 	var h versionHeader
-	if err := v.line(&h); err != nil {
+	if err := v.line(&h); err == io.EOF {
+		return nil, fmt.Errorf("%w: it is empty", ErrDamagedRecord)
+	} else if err != nil {
 		return nil, err
 	}
 	if h.Format != versionFormat {
