@@ -98,6 +98,17 @@ func (p *planned) call(limit int, what, sql string, args ...any) {
 	}
 }
 
+// indexed checks that the last call read no table of files through, whose rows that it passes over no
+// node tells.
+func (p *planned) indexed(what string) {
+	p.t.Helper()
+	for _, plan := range p.plans {
+		if scan := regexp.MustCompile(`Seq Scan on (artifact|manifest_file)\b.*`).FindString(plan); scan != "" {
+			p.t.Errorf("%s: %s", what, scan)
+		}
+	}
+}
+
 // Nothing hot, and no step of the collector, reads a table from end to end: cost follows what is
 // asked for, not the size of the catalogue.
 func TestAttackCostDoesNotGrowWithTheCatalogue(t *testing.T) {

@@ -10,29 +10,24 @@ import (
 )
 
 const (
-	artifactsSQL = `SELECT a.artifact_id, p.name, g.epoch, g.generation, a.generation_id, a.digest, a.size, a.media_type,
-			a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until, coalesce(a.upload_id, '')
-		FROM artifactd.artifact a
-		JOIN artifactd.generation g USING (generation_id)
-		JOIN artifactd.pointer p ON p.pointer_id = a.pointer_id
-		WHERE a.artifact_id = ANY ($1) AND `
-	leaseArtifactsSQL  = artifactsSQL + `a.pointer_id = (SELECT l.pointer_id FROM artifactd.generation l WHERE l.generation_id = $2)`
-	stagedArtifactsSQL = artifactsSQL + `EXISTS (SELECT 1 FROM artifactd.manifest_file m WHERE m.artifact_id = a.artifact_id AND m.manifest_id = $2)`
-	markStoredManySQL  = `SELECT artifact_id, status, reason FROM artifactd.mark_stored_many($1, $2)`
+	findArtifactsSQL = `SELECT artifact_id, pointer, epoch, generation, owner_id, digest, size, media_type,
+			stored, verified, writable_until, upload_id
+		FROM artifactd.find_artifacts($1, $2, $3)`
+	markStoredManySQL = `SELECT artifact_id, status, reason FROM artifactd.mark_stored_many($1, $2)`
 )
 
 // LeaseArtifacts tells of those of the artifacts that belong to a lease's pointer.
 func (c *Catalogue) LeaseArtifacts(ctx context.Context, lease uuid.UUID, ids []uuid.UUID) (map[uuid.UUID]Artifact, error) {
-	return c.findArtifacts(ctx, leaseArtifactsSQL, lease, ids)
+	return c.findArtifacts(ctx, lease, ids, false)
 }
 
 // StagedArtifacts tells of those of the artifacts that are staged under a lease at this moment.
 func (c *Catalogue) StagedArtifacts(ctx context.Context, lease uuid.UUID, ids []uuid.UUID) (map[uuid.UUID]Artifact, error) {
-	return c.findArtifacts(ctx, stagedArtifactsSQL, lease, ids)
+	return c.findArtifacts(ctx, lease, ids, true)
 }
 
-func (c *Catalogue) findArtifacts(ctx context.Context, sql string, lease uuid.UUID, ids []uuid.UUID) (map[uuid.UUID]Artifact, error) {
-	rows, err := c.pool.Query(ctx, sql, ids, lease)
+func (c *Catalogue) findArtifacts(ctx context.Context, lease uuid.UUID, ids []uuid.UUID, staged bool) (map[uuid.UUID]Artifact, error) {
+	rows, err := c.pool.Query(ctx, findArtifactsSQL, lease, ids, staged)
 	if err != nil {
 		return nil, readFault(err)
 	}

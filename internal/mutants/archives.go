@@ -16,9 +16,9 @@ var archiveMutants = []mutant{
 	},
 	{
 		name: "an archive brings what its lease has not staged",
-		file: "pointer/stored.go",
-		old:  "EXISTS (SELECT 1 FROM artifactd.manifest_file m WHERE m.artifact_id = a.artifact_id AND m.manifest_id = $2)",
-		new:  "$2::uuid IS NOT NULL",
+		file: many,
+		old:  "THEN (SELECT true FROM manifest_file m WHERE m.artifact_id = a.artifact_id AND m.manifest_id = p_lease_id LIMIT 1)",
+		new:  "THEN true",
 		pkg:  "./api", run: "TestManyArtifactsInOneArchive/versitygw",
 	},
 	{

@@ -22,6 +22,7 @@ const (
 	adoption  = "migrations/00011_adoption.sql"
 
 	quarantine = "migrations/00013_quarantine.sql"
+	many       = "migrations/00015_many.sql"
 )
 
 // mutants are all of them. A guard without a mutant is a guard that nobody knows to be tested.

@@ -1,0 +1,387 @@
+-- +goose Up
+-- Publishing many files costs what the files do, also on a connection that planned while the tables were
+-- empty, before anybody had analysed them: every path and every artifact is one look into an index.
+-- Joined as tables they were read from end to end for every batch. See 00003 for what the functions do.
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.stage(
+    p_lease_id uuid, p_epoch bigint, p_generation bigint,
+    p_paths text[], p_digests bytea[], p_sizes bigint[], p_media_types text[], p_artifact_ids uuid[],
+    p_url_seconds double precision, p_grace_seconds double precision, p_max_files integer
+) RETURNS TABLE (
+    status text, reason text, pointer text, epoch bigint, generation bigint,
+    path text, artifact_id uuid, digest bytea, size bigint, media_type text,
+    stored boolean, verified text, writable_until timestamptz, owner_id uuid, upload_id text
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
+    v_new integer; v_bytes bigint; v_sources uuid[]; v_replaced uuid[]; v_candidates uuid[]; v_conflict record;
+BEGIN
+    PERFORM begin_decision();
+    SELECT g2.* INTO g FROM generation g2
+     WHERE g2.generation_id = p_lease_id AND g2.rollback_of IS NULL FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT CASE WHEN p_epoch < i.epoch THEN 'lease-lost' ELSE 'lease-not-found' END,
+            'epoch-superseded', null::text, null::bigint, null::bigint, null::text, null::uuid, null::bytea,
+            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text
+            FROM installation i WHERE i.singleton;
+        RETURN;
+    END IF;
+    -- What might be adopted: one artifact for each distinct content, however many paths share it,
+    -- a stored one rather than one in parts. The first that will do ends the search.
+    v_sources := adoption_sources(p_lease_id, g.pointer_id, clock_timestamp(), p_grace_seconds);
+    SELECT array_agg(c.artifact_id) INTO v_candidates
+      FROM (SELECT DISTINCT f.digest, f.size FROM unnest(p_digests, p_sizes) f (digest, size)) f
+     CROSS JOIN LATERAL (
+        (SELECT a.artifact_id FROM artifact a
+          WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
+            AND a.stored_at IS NOT NULL AND a.missing_at IS NULL
+            AND (SELECT true FROM manifest_file m
+                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources) LIMIT 1) LIMIT 1)
+        UNION ALL
+        (SELECT a.artifact_id FROM artifact a
+          WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
+            AND a.stored_at IS NULL AND a.upload_id IS NOT NULL AND a.missing_at IS NULL
+            AND (SELECT true FROM manifest_file m
+                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources) LIMIT 1) LIMIT 1)
+        LIMIT 1) c;
+    -- It must not be collected meanwhile; who loses that race finds the row gone below, and uploads.
+    -- What may lose its name here is locked too: the collector, taking its last other name at the
+    -- same time, then comes before or after, and one of the two sees it.
+    PERFORM 1 FROM artifact a
+      WHERE a.artifact_id IN (
+            SELECT unnest(v_candidates)
+            UNION ALL
+            SELECT m.artifact_id FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths))
+      ORDER BY a.artifact_id FOR NO KEY UPDATE;
+
+    SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i WHERE i.singleton;
+    SELECT p2.* INTO p FROM pointer p2 WHERE p2.pointer_id = g.pointer_id;
+    SELECT g2.* INTO g FROM generation g2 WHERE g2.generation_id = p_lease_id;
+    v_reason := lease_reason(p, g, p_epoch, p_generation, v_epoch, at);
+    IF v_reason IS NULL THEN
+        SELECT count(*) FILTER (WHERE m.artifact_id IS NULL), coalesce(sum(f.size - coalesce(a.size, 0)), 0) INTO v_new, v_bytes
+          FROM unnest(p_paths, p_sizes) f (path, size)
+          LEFT JOIN LATERAL (
+              SELECT s.artifact_id FROM manifest_file s WHERE s.manifest_id = p_lease_id AND s.path = f.path LIMIT 1) m ON true
+          LEFT JOIN LATERAL (SELECT s.size FROM artifact s WHERE s.artifact_id = m.artifact_id LIMIT 1) a ON true;
+    END IF;
+    IF v_reason IS NOT NULL OR v_new + g.file_count > p_max_files THEN
+        IF v_reason = 'expired' THEN PERFORM end_lease(p_lease_id, 'expired', at); END IF;
+        RETURN QUERY SELECT CASE WHEN v_reason IS NULL THEN 'too-many-files' ELSE 'lease-lost' END,
+            v_reason, p.name, g.epoch, g.generation, null::text, null::uuid, null::bytea,
+            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
+        RETURN;
+    END IF;
+    SELECT * INTO v_conflict FROM path_conflict(p_lease_id, p_paths);
+    IF FOUND THEN
+        RETURN QUERY SELECT 'path-conflict', v_conflict.other, p.name, g.epoch, g.generation, v_conflict.path, null::uuid,
+            null::bytea, null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
+        RETURN;
+    END IF;
+
+    v_until := at + make_interval(secs => p_url_seconds);
+    v_sources := adoption_sources(p_lease_id, p.pointer_id, at, p_grace_seconds);
+    SELECT array_agg(m.artifact_id) INTO v_replaced
+      FROM unnest(p_paths, p_digests, p_sizes) f (path, digest, size)
+     CROSS JOIN LATERAL (
+          SELECT s.artifact_id FROM manifest_file s WHERE s.manifest_id = p_lease_id AND s.path = f.path LIMIT 1) m
+     CROSS JOIN LATERAL (SELECT s.digest, s.size, s.missing_at FROM artifact s WHERE s.artifact_id = m.artifact_id LIMIT 1) a
+     WHERE a.digest <> f.digest OR a.size <> f.size OR a.missing_at IS NOT NULL;
+
+    -- A missing object's artifact is replaced even by the same digest: that is how it is healed.
+    WITH f AS (
+        SELECT * FROM unnest(p_paths, p_digests, p_sizes, p_media_types, p_artifact_ids)
+                      f (path, digest, size, media_type, fresh_id)
+    ), candidate AS MATERIALIZED (
+        SELECT DISTINCT ON (a.digest, a.size) a.artifact_id, a.digest, a.size FROM artifact a
+         WHERE a.artifact_id = ANY (v_candidates) AND a.missing_at IS NULL AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL)
+           AND (SELECT true FROM manifest_file m
+                 WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources) LIMIT 1)
+    ), chosen AS (
+        SELECT f.*, coalesce(mine.artifact_id, adopted.artifact_id, f.fresh_id) AS chosen_id,
+               mine.artifact_id IS NULL AND adopted.artifact_id IS NULL AS fresh
+          FROM f
+          LEFT JOIN LATERAL (
+              SELECT m.artifact_id FROM manifest_file m
+               WHERE m.manifest_id = p_lease_id AND m.path = f.path LIMIT 1
+          ) named ON true
+          LEFT JOIN LATERAL (
+              SELECT a.artifact_id FROM artifact a
+               WHERE a.artifact_id = named.artifact_id
+                 AND a.digest = f.digest AND a.size = f.size AND a.missing_at IS NULL LIMIT 1
+          ) mine ON true
+          LEFT JOIN candidate adopted ON adopted.digest = f.digest AND adopted.size = f.size
+    ), made AS (
+        INSERT INTO artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, writable_until)
+        SELECT c.chosen_id, g.pointer_id, p_lease_id, c.digest, c.size, c.media_type, v_until
+          FROM chosen c WHERE c.fresh
+    )
+    INSERT INTO manifest_file (manifest_id, path, artifact_id, media_type)
+    SELECT p_lease_id, c.path, c.chosen_id, c.media_type FROM chosen c
+    ON CONFLICT (manifest_id, path) DO UPDATE
+        SET artifact_id = excluded.artifact_id, media_type = excluded.media_type;
+
+    UPDATE artifact a SET unnamed_at = at
+     WHERE a.artifact_id = ANY (v_replaced)
+       AND NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id);
+    -- URLs handed out again are written down before they leave.
+    UPDATE artifact a SET writable_until = v_until
+     WHERE a.artifact_id = ANY (ARRAY(
+            SELECT m.artifact_id FROM unnest(p_paths) f (path) CROSS JOIN LATERAL (
+                SELECT s.artifact_id FROM manifest_file s WHERE s.manifest_id = p_lease_id AND s.path = f.path LIMIT 1) m))
+       AND a.stored_at IS NULL AND a.writable_until < v_until;
+    UPDATE generation g2 SET file_count = g.file_count + v_new, total_bytes = g.total_bytes + v_bytes,
+           sealed_at = NULL, manifest_digest = NULL
+     WHERE g2.generation_id = p_lease_id;
+    PERFORM count_decision();
+
+    RETURN QUERY
+    SELECT 'ok', null::text, p.name, h.epoch, h.generation, m.path, a.artifact_id, a.digest, a.size, m.media_type,
+           a.stored_at IS NOT NULL, a.verified, a.writable_until, a.generation_id, a.upload_id
+      FROM unnest(p_paths) WITH ORDINALITY f (path, n)
+     CROSS JOIN LATERAL (
+          SELECT s.path, s.artifact_id, s.media_type FROM manifest_file s WHERE s.manifest_id = p_lease_id AND s.path = f.path LIMIT 1) m
+     CROSS JOIN LATERAL (SELECT s.* FROM artifact s WHERE s.artifact_id = m.artifact_id LIMIT 1) a
+     CROSS JOIN LATERAL (SELECT s.epoch, s.generation FROM generation s WHERE s.generation_id = a.generation_id LIMIT 1) h
+     ORDER BY f.n;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.mark_stored_many(p_artifact_ids uuid[], p_verified text[])
+RETURNS TABLE (artifact_id uuid, status text, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE at timestamptz; v_epoch bigint;
+BEGIN
+    PERFORM begin_decision();
+    PERFORM 1 FROM artifact a WHERE a.artifact_id = ANY (p_artifact_ids) ORDER BY a.artifact_id FOR NO KEY UPDATE;
+    SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i WHERE i.singleton;
+    RETURN QUERY
+    WITH found AS MATERIALIZED (
+        SELECT a::artifact AS it, a.artifact_id, a.generation_id, f.verified
+          FROM unnest(p_artifact_ids, p_verified) f (artifact_id, verified)
+         CROSS JOIN LATERAL (SELECT s.* FROM artifact s WHERE s.artifact_id = f.artifact_id LIMIT 1) a
+    ), lease AS MATERIALIZED (  -- most were made for one lease, which lives: that is asked once
+        SELECT g.generation_id, lease_reason(p, g, g.epoch, g.generation, v_epoch, at) AS reason
+          FROM generation g JOIN pointer p USING (pointer_id)
+         WHERE g.generation_id IN (SELECT generation_id FROM found)
+    ), judged AS MATERIALIZED (
+        SELECT f.artifact_id, f.verified, CASE WHEN l.reason IS NOT NULL THEN upload_reason(f.it) END AS reason
+          FROM found f JOIN lease l USING (generation_id)
+    ), marked AS (
+        UPDATE artifact a SET stored_at = coalesce(a.stored_at, clock_timestamp()), verified = coalesce(a.verified, j.verified),
+               upload_id = NULL
+          FROM judged j WHERE a.artifact_id = j.artifact_id AND j.reason IS NULL
+    )
+    SELECT f.artifact_id, CASE WHEN j.artifact_id IS NULL THEN 'artifact-not-found' WHEN j.reason IS NULL THEN 'stored' ELSE 'lease-lost' END,
+           j.reason
+      FROM unnest(p_artifact_ids) f (artifact_id) LEFT JOIN judged j USING (artifact_id);
+END $$;
+-- +goose StatementEnd
+
+-- Those of the artifacts that are staged under a lease or, where that is not asked, belong to its pointer.
+-- +goose StatementBegin
+CREATE FUNCTION artifactd.find_artifacts(p_lease_id uuid, p_artifact_ids uuid[], p_staged boolean)
+RETURNS TABLE (
+    artifact_id uuid, pointer text, epoch bigint, generation bigint, owner_id uuid, digest bytea, size bigint,
+    media_type text, stored boolean, verified text, writable_until timestamptz, upload_id text
+) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE v_pointer_id bigint;
+BEGIN
+    SELECT g.pointer_id INTO v_pointer_id FROM generation g WHERE g.generation_id = p_lease_id;
+    RETURN QUERY
+    SELECT a.artifact_id, p.name, h.epoch, h.generation, a.generation_id, a.digest, a.size,
+           a.media_type, a.stored_at IS NOT NULL, coalesce(a.verified, ''), a.writable_until, coalesce(a.upload_id, '')
+      FROM unnest(p_artifact_ids) f (id)
+     CROSS JOIN LATERAL (SELECT s.* FROM artifact s WHERE s.artifact_id = f.id LIMIT 1) a
+     CROSS JOIN LATERAL (SELECT s.epoch, s.generation FROM generation s WHERE s.generation_id = a.generation_id LIMIT 1) h
+     CROSS JOIN LATERAL (SELECT s.name FROM pointer s WHERE s.pointer_id = a.pointer_id LIMIT 1) p
+     WHERE CASE WHEN p_staged
+                THEN (SELECT true FROM manifest_file m WHERE m.artifact_id = a.artifact_id AND m.manifest_id = p_lease_id LIMIT 1)
+                ELSE a.pointer_id = v_pointer_id END;
+END $$;
+-- +goose StatementEnd
+
+-- +goose Down
+DROP FUNCTION artifactd.find_artifacts(uuid, uuid[], boolean);
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.mark_stored_many(p_artifact_ids uuid[], p_verified text[])
+RETURNS TABLE (artifact_id uuid, status text, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE at timestamptz; v_epoch bigint;
+BEGIN
+    PERFORM begin_decision();
+    PERFORM 1 FROM artifact a WHERE a.artifact_id = ANY (p_artifact_ids) ORDER BY a.artifact_id FOR NO KEY UPDATE;
+    SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i;
+    RETURN QUERY
+    WITH found AS MATERIALIZED (
+        SELECT a AS it, a.artifact_id, a.generation_id, f.verified
+          FROM unnest(p_artifact_ids, p_verified) f (artifact_id, verified) JOIN artifact a USING (artifact_id)
+    ), lease AS MATERIALIZED (  -- most were made for one lease, which lives: that is asked once
+        SELECT g.generation_id, lease_reason(p, g, g.epoch, g.generation, v_epoch, at) AS reason
+          FROM generation g JOIN pointer p USING (pointer_id)
+         WHERE g.generation_id IN (SELECT generation_id FROM found)
+    ), judged AS MATERIALIZED (
+        SELECT f.artifact_id, f.verified, CASE WHEN l.reason IS NOT NULL THEN upload_reason(f.it) END AS reason
+          FROM found f JOIN lease l USING (generation_id)
+    ), marked AS (
+        UPDATE artifact a SET stored_at = coalesce(a.stored_at, clock_timestamp()), verified = coalesce(a.verified, j.verified),
+               upload_id = NULL
+          FROM judged j WHERE a.artifact_id = j.artifact_id AND j.reason IS NULL
+    )
+    SELECT f.artifact_id, CASE WHEN j.artifact_id IS NULL THEN 'artifact-not-found' WHEN j.reason IS NULL THEN 'stored' ELSE 'lease-lost' END,
+           j.reason
+      FROM unnest(p_artifact_ids) f (artifact_id) LEFT JOIN judged j USING (artifact_id);
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.stage(
+    p_lease_id uuid, p_epoch bigint, p_generation bigint,
+    p_paths text[], p_digests bytea[], p_sizes bigint[], p_media_types text[], p_artifact_ids uuid[],
+    p_url_seconds double precision, p_grace_seconds double precision, p_max_files integer
+) RETURNS TABLE (
+    status text, reason text, pointer text, epoch bigint, generation bigint,
+    path text, artifact_id uuid, digest bytea, size bigint, media_type text,
+    stored boolean, verified text, writable_until timestamptz, owner_id uuid, upload_id text
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+    p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
+    v_new integer; v_bytes bigint; v_sources uuid[]; v_replaced uuid[]; v_candidates uuid[]; v_conflict record;
+BEGIN
+    PERFORM begin_decision();
+    SELECT g2.* INTO g FROM generation g2
+     WHERE g2.generation_id = p_lease_id AND g2.rollback_of IS NULL FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT CASE WHEN p_epoch < i.epoch THEN 'lease-lost' ELSE 'lease-not-found' END,
+            'epoch-superseded', null::text, null::bigint, null::bigint, null::text, null::uuid, null::bytea,
+            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text
+            FROM installation i;
+        RETURN;
+    END IF;
+    -- What might be adopted: one artifact for each distinct content, however many paths share it,
+    -- a stored one rather than one in parts. The first that will do ends the search.
+    v_sources := adoption_sources(p_lease_id, g.pointer_id, clock_timestamp(), p_grace_seconds);
+    SELECT array_agg(c.artifact_id) INTO v_candidates
+      FROM (SELECT DISTINCT f.digest, f.size FROM unnest(p_digests, p_sizes) f (digest, size)) f
+     CROSS JOIN LATERAL (
+        (SELECT a.artifact_id FROM artifact a
+          WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
+            AND a.stored_at IS NOT NULL AND a.missing_at IS NULL
+            AND EXISTS (SELECT 1 FROM manifest_file m
+                         WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources)) LIMIT 1)
+        UNION ALL
+        (SELECT a.artifact_id FROM artifact a
+          WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
+            AND a.stored_at IS NULL AND a.upload_id IS NOT NULL AND a.missing_at IS NULL
+            AND EXISTS (SELECT 1 FROM manifest_file m
+                         WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources)) LIMIT 1)
+        LIMIT 1) c;
+    -- It must not be collected meanwhile; who loses that race finds the row gone below, and uploads.
+    -- What may lose its name here is locked too: the collector, taking its last other name at the
+    -- same time, then comes before or after, and one of the two sees it.
+    PERFORM 1 FROM artifact a
+      WHERE a.artifact_id IN (
+            SELECT unnest(v_candidates)
+            UNION ALL
+            SELECT m.artifact_id FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths))
+      ORDER BY a.artifact_id FOR NO KEY UPDATE;
+
+    SELECT clock_timestamp(), i.epoch INTO at, v_epoch FROM installation i;
+    SELECT p2.* INTO p FROM pointer p2 WHERE p2.pointer_id = g.pointer_id;
+    SELECT g2.* INTO g FROM generation g2 WHERE g2.generation_id = p_lease_id;
+    v_reason := lease_reason(p, g, p_epoch, p_generation, v_epoch, at);
+    IF v_reason IS NULL THEN
+        SELECT count(*) FILTER (WHERE m.path IS NULL), coalesce(sum(f.size - coalesce(a.size, 0)), 0) INTO v_new, v_bytes
+          FROM unnest(p_paths, p_sizes) f (path, size)
+          LEFT JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
+          LEFT JOIN artifact a ON a.artifact_id = m.artifact_id;
+    END IF;
+    IF v_reason IS NOT NULL OR g.file_count + v_new > p_max_files THEN
+        IF v_reason = 'expired' THEN PERFORM end_lease(p_lease_id, 'expired', at); END IF;
+        RETURN QUERY SELECT CASE WHEN v_reason IS NULL THEN 'too-many-files' ELSE 'lease-lost' END,
+            v_reason, p.name, g.epoch, g.generation, null::text, null::uuid, null::bytea,
+            null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
+        RETURN;
+    END IF;
+    SELECT * INTO v_conflict FROM path_conflict(p_lease_id, p_paths);
+    IF FOUND THEN
+        RETURN QUERY SELECT 'path-conflict', v_conflict.other, p.name, g.epoch, g.generation, v_conflict.path, null::uuid,
+            null::bytea, null::bigint, null::text, null::boolean, null::text, null::timestamptz, null::uuid, null::text;
+        RETURN;
+    END IF;
+
+    v_until := at + make_interval(secs => p_url_seconds);
+    v_sources := adoption_sources(p_lease_id, p.pointer_id, at, p_grace_seconds);
+    SELECT array_agg(m.artifact_id) INTO v_replaced
+      FROM unnest(p_paths, p_digests, p_sizes) f (path, digest, size)
+      JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
+      JOIN artifact a ON a.artifact_id = m.artifact_id
+     WHERE a.digest <> f.digest OR a.size <> f.size OR a.missing_at IS NOT NULL;
+
+    -- A missing object's artifact is replaced even by the same digest: that is how it is healed.
+    WITH f AS (
+        SELECT * FROM unnest(p_paths, p_digests, p_sizes, p_media_types, p_artifact_ids)
+                      f (path, digest, size, media_type, fresh_id)
+    ), candidate AS MATERIALIZED (
+        SELECT DISTINCT ON (a.digest, a.size) a.artifact_id, a.digest, a.size FROM artifact a
+         WHERE a.artifact_id = ANY (v_candidates) AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL) AND a.missing_at IS NULL
+           AND EXISTS (SELECT 1 FROM manifest_file m
+                        WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources))
+    ), chosen AS (
+        SELECT f.*, coalesce(mine.artifact_id, adopted.artifact_id, f.fresh_id) AS chosen_id,
+               mine.artifact_id IS NULL AND adopted.artifact_id IS NULL AS fresh
+          FROM f
+          -- One look into an index for each path. Joined as tables, a plan made while they were empty
+          -- compared each path with each that was staged before: seconds, once there are thousands.
+          LEFT JOIN LATERAL (
+              SELECT m.artifact_id FROM manifest_file m
+               WHERE m.manifest_id = p_lease_id AND m.path = f.path LIMIT 1
+          ) named ON true
+          LEFT JOIN LATERAL (
+              SELECT a.artifact_id FROM artifact a
+               WHERE a.artifact_id = named.artifact_id
+                 AND a.digest = f.digest AND a.size = f.size AND a.missing_at IS NULL LIMIT 1
+          ) mine ON true
+          LEFT JOIN candidate adopted ON adopted.digest = f.digest AND adopted.size = f.size
+    ), made AS (
+        INSERT INTO artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, writable_until)
+        SELECT c.chosen_id, g.pointer_id, p_lease_id, c.digest, c.size, c.media_type, v_until
+          FROM chosen c WHERE c.fresh
+    )
+    INSERT INTO manifest_file (manifest_id, path, artifact_id, media_type)
+    SELECT p_lease_id, c.path, c.chosen_id, c.media_type FROM chosen c
+    ON CONFLICT (manifest_id, path) DO UPDATE
+        SET artifact_id = excluded.artifact_id, media_type = excluded.media_type;
+
+    UPDATE artifact a SET unnamed_at = at
+     WHERE a.artifact_id = ANY (v_replaced)
+       AND NOT EXISTS (SELECT 1 FROM manifest_file m WHERE m.artifact_id = a.artifact_id);
+    -- URLs handed out again are written down before they leave.
+    UPDATE artifact a SET writable_until = v_until
+     WHERE a.artifact_id = ANY (ARRAY(
+            SELECT m.artifact_id FROM unnest(p_paths) f (path) CROSS JOIN LATERAL (
+                SELECT s.artifact_id FROM manifest_file s WHERE s.manifest_id = p_lease_id AND s.path = f.path LIMIT 1) m))
+       AND a.stored_at IS NULL AND a.writable_until < v_until;
+    UPDATE generation g2 SET file_count = g.file_count + v_new, total_bytes = g.total_bytes + v_bytes,
+           manifest_digest = NULL, sealed_at = NULL
+     WHERE g2.generation_id = p_lease_id;
+    PERFORM count_decision();
+
+    RETURN QUERY
+    SELECT 'ok', null::text, p.name, h.epoch, h.generation, m.path, a.artifact_id, a.digest, a.size, m.media_type,
+           a.stored_at IS NOT NULL, a.verified, a.writable_until, a.generation_id, a.upload_id
+      FROM unnest(p_paths) WITH ORDINALITY f (path, n)
+      JOIN manifest_file m ON m.manifest_id = p_lease_id AND m.path = f.path
+      JOIN artifact a ON a.artifact_id = m.artifact_id
+      JOIN generation h ON h.generation_id = a.generation_id
+     ORDER BY f.n;
+END $$;
+-- +goose StatementEnd
