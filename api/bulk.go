@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/artifacts"
@@ -63,10 +62,16 @@ func (s *Server) PutLeaseContent(c echo.Context, id types.LeaseId) error {
 	// What came whole is stored even if the caller has gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), bulkDeadline+bulkPutDeadline)
 	defer cancel()
-	b := &bulk{s: s, lease: id, archive: newBulkArchive(body), known: map[uuid.UUID]pointer.Artifact{}, faults: map[uuid.UUID]error{}}
-	b.puts.SetLimit(bulkPuts)
+	b := &bulk{
+		s: s, lease: id, archive: newBulkArchive(body), arrived: make(chan bulkPut),
+		known: map[uuid.UUID]pointer.Artifact{}, faults: map[uuid.UUID]error{},
+	}
+	for range bulkPuts {
+		b.puts.Go(func() { b.putArrived(ctx) })
+	}
 	err = b.take(ctx)
-	_ = b.puts.Wait() // faults has theirs
+	close(b.arrived)
+	b.puts.Wait()
 	s.metrics.received.Add(float64(body.count.Load()))
 	if recordErr := b.record(ctx); recordErr != nil {
 		return recordErr // it is the graver one
@@ -101,11 +106,18 @@ type bulk struct {
 	archive *bulkArchive
 	items   []bulkItem // as they came; of the goroutine that reads
 	known   map[uuid.UUID]pointer.Artifact
-	puts    errgroup.Group
+	arrived chan bulkPut
+	puts    sync.WaitGroup // of those that take from arrived
 
 	mu     sync.Mutex
 	proofs []pointer.Proof
 	faults map[uuid.UUID]error
+}
+
+// bulkPut is a file on its way into the store.
+type bulkPut struct {
+	artifact pointer.Artifact
+	content  []byte
 }
 
 // bulkItem is a file of the archive. One with a fault of its own has no content.
@@ -163,13 +175,18 @@ func (b *bulk) put(ctx context.Context, chunk []bulkItem) error {
 			continue
 		}
 		b.known[a.ID] = a
-		b.puts.Go(func() error {
-			verified, err := b.s.putSmall(ctx, a, item.content)
-			b.done(a.ID, verified, err)
-			return nil
-		})
+		b.arrived <- bulkPut{a, item.content}
 	}
 	return nil
+}
+
+// putArrived puts one file after another into the store until the archive has come to its end. A
+// goroutine of its own for each would grow its stack anew for each.
+func (b *bulk) putArrived(ctx context.Context) {
+	for p := range b.arrived {
+		verified, err := b.s.putSmall(ctx, p.artifact, p.content)
+		b.done(p.artifact.ID, verified, err)
+	}
 }
 
 // done notes what became of one artifact.
