@@ -12,7 +12,7 @@
 //   - large: one large file published by the command's own client, hashing and proof included, against
 //     the SDK's own upload of the same file;
 //   - read: a large file read through the service, against the GET of the same object;
-//   - many: many small files published by the command's client, against the same number of raw PUTs;
+//   - many: many small files published by the command's client, against the same number of the SDK's PUTs;
 //   - flip: the one request that makes a version of many files current, against that of one file;
 //   - token: a resolve with an access token, against one of a public pointer without;
 //   - hostile: how long healthy callers wait while others hold slow connections and guess access tokens,
