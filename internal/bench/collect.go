@@ -33,6 +33,11 @@ func (o *site) collect(ctx context.Context, n int) (sample, error) {
 	if err := o.garbage(ctx, n); err != nil {
 		return sample{}, err
 	}
+	return o.collectGarbage(ctx, n)
+}
+
+// collectGarbage has the service collect n objects of garbage, and wants all of it gone.
+func (o *site) collectGarbage(ctx context.Context, n int) (sample, error) {
 	return whole(int64(n), func() error {
 		run, err := o.client.Collect(ctx, types.GcRequest{}, nil)
 		if err == nil && (run.DeletedObjects != int64(n) || run.LedgerSize != 0) {
@@ -50,7 +55,12 @@ func prepareCollect(ctx context.Context, s *stack) (ours, peer side, err error) 
 		return nil, nil, err
 	}
 	ours = func(ctx context.Context, _ time.Duration) (one sample, err error) {
-		s.note("collect", "%s", large.memory(ctx, func() { one, err = large.collect(ctx, s.dead) }))
+		if err := large.garbage(ctx, s.dead); err != nil {
+			return sample{}, err
+		}
+		s.note("collect", "%s", large.memory(ctx, func() {
+			one, err = s.spent("collect", "artifactd", large.service.PID, func() (sample, error) { return large.collectGarbage(ctx, s.dead) })
+		}))
 		return one, err
 	}
 	rounds := 0
@@ -67,7 +77,9 @@ func prepareCollect(ctx context.Context, s *stack) (ours, peer side, err error) 
 		if err != nil {
 			return sample{}, err
 		}
-		return whole(int64(len(keys)), func() error { return deleteRaw(ctx, large.store, keys) })
+		return s.spent("collect", "batch deletes", large.service.PID, func() (sample, error) {
+			return whole(int64(len(keys)), func() error { return deleteRaw(ctx, large.store, keys) })
+		})
 	}
 	return ours, peer, nil
 }

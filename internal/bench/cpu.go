@@ -27,6 +27,33 @@ func (s *stack) withCPU(benchmark, who string, run side) side {
 	}
 }
 
+// spent notes how much time of processors each server took for each of the operations of do. What is
+// waited for on a disk is not in it.
+func (s *stack) spent(benchmark, who string, service int, do func() (sample, error)) (sample, error) {
+	servers := []struct {
+		name string
+		pid  int
+	}{{"service", service}, {"Postgres", s.postgres.Pid()}, {"store", s.s3.Pid()}}
+	before := make([]time.Duration, len(servers))
+	for i, server := range servers {
+		before[i], _ = cpuTime(server.pid)
+	}
+	one, err := do()
+	if err != nil || one.operations == 0 {
+		return one, err
+	}
+	line := who + ": of processors per operation"
+	for i, server := range servers {
+		after, known := cpuTime(server.pid)
+		if !known {
+			return one, nil
+		}
+		line += fmt.Sprintf(", %s %.0f µs", server.name, (after-before[i]).Seconds()*1e6/float64(one.operations))
+	}
+	s.note(benchmark, "%s", line)
+	return one, nil
+}
+
 // cpuTime is the time that a process and its descendants had so far, those that have ended included.
 // It is false where the system does not tell.
 func cpuTime(root int) (time.Duration, bool) {
