@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,7 +36,9 @@ type Options struct {
 	// on its way into the store.
 	LandingGrace time.Duration
 	Batch        int // rows a transaction and keys a delete request; at most 1,000
-	Parallel     int // pointers looked at, and delete requests under way, at once
+	// Parallel is how many pointers are looked at, and delete requests under way, at once, while
+	// nobody publishes; beside publishers it is one of them.
+	Parallel int
 	// Rate bounds how many keys a second are deleted from the store; 0 means no bound.
 	Rate     float64
 	Logger   *slog.Logger
@@ -238,10 +241,7 @@ func (c *Collector) finish(ctx context.Context, run RunOptions, report *Report, 
 }
 
 func (c *Collector) collect(ctx context.Context, grace time.Duration, report *Report) error {
-	if err := c.markDue(ctx, grace, report); err != nil {
-		return err
-	}
-	if err := c.takeAndDelete(ctx, report); err != nil {
+	if err := c.markAndDelete(ctx, grace, report); err != nil {
 		return err
 	}
 	if err := c.forget(ctx, report); err != nil {
@@ -250,25 +250,44 @@ func (c *Collector) collect(ctx context.Context, grace time.Duration, report *Re
 	return c.measureLedger(ctx, report)
 }
 
-// takeAndDelete empties what is marked into the ledger and, beside that, the ledger into the store: a
-// word tells of each batch that is there.
-func (c *Collector) takeAndDelete(ctx context.Context, report *Report) error {
-	words := make(chan struct{}, wordsAhead)
-	var taken Report
+// markAndDelete marks what is garbage and, beside that, takes what is marked into the ledger and, beside
+// that, deletes it from the store: the store does not wait for the database.
+func (c *Collector) markAndDelete(ctx context.Context, grace time.Duration, report *Report) error {
+	marks := make(chan struct{}, 1) // a word that there are new ones
+	batches := make(chan []claimed)
+	so := c.progress(report)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		defer close(words)
-		return errors.Join(c.takeFiles(ctx, &taken, words), c.takeUnnamed(ctx, &taken))
+		defer close(marks)
+		return c.markDue(ctx, grace, so, marks)
 	})
-	g.Go(func() error { return c.deleteDue(ctx, nil, report, words) })
-	err := g.Wait()
-	report.Skipped += taken.Skipped
-	return err
+	g.Go(func() error {
+		defer close(batches)
+		return (&taker{progress: so, pace: so.pacer.pace(c.opts.Batch), allowed: allowance{limit: c.limit}, batches: batches}).takeAll(ctx, marks)
+	})
+	g.Go(func() error { return c.deleteDue(ctx, nil, so, batches) })
+	return g.Wait()
 }
 
-// wordsAhead is how many batches the ledger may be ahead of the store before it waits for it: what
-// is not in the ledger yet is found by its marks.
-const wordsAhead = 16
+// progress is the report of a run of which several things are done at once, and their pace.
+type progress struct {
+	*Collector
+	pacer  *pacer
+	mu     sync.Mutex
+	report *Report
+}
+
+func (c *Collector) progress(report *Report) *progress {
+	return &progress{Collector: c, pacer: newPacer(c.pool), report: report}
+}
+
+// note adds to the report, and writes down from time to time how far it has come.
+func (p *progress) note(ctx context.Context, add func(*Report)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add(p.report)
+	p.Collector.note(ctx, p.report)
+}
 
 // dryRun makes a plan and reports what it says.
 func (c *Collector) dryRun(ctx context.Context, run RunOptions, report *Report) error {

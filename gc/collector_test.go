@@ -536,6 +536,7 @@ func TestScheduleG4CollectorStopsAfterAnyStep(t *testing.T) {
 		`SELECT artifactd.collect_mark(pointer_id, generation_ids, 0) FROM artifactd.collect_due(100)`,
 		`SELECT artifactd.collect_files(1, 0)`,
 		`SELECT artifactd.collect_files(1, 0)`,
+		`SELECT artifactd.collect_files(1, 0, p_claim_seconds => 0)`,
 		`SELECT artifactd.collect_files(1000, 0)`,
 		`SELECT artifactd.claim_deletions(2, 0)`,
 	}

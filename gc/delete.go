@@ -3,12 +3,12 @@ package gc
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"github.com/artifactd/artifactd/artifacts"
 )
@@ -32,29 +32,25 @@ type claimed struct {
 	at          time.Time
 }
 
-// deleteDue deletes the ledger's due keys from the store, in batches, several at once; of a plan only
-// those that it brought there. It takes a batch for each word that comes, and when no more words come
-// it takes what is left.
-func (c *Collector) deleteDue(ctx context.Context, plan *uuid.UUID, report *Report, words <-chan struct{}) error {
-	var mu sync.Mutex // guards report
+// deleteDue deletes claimed batches from the store as they come, several at once; after the last one it
+// deletes what else is due in the ledger, of a plan only what that brought there.
+func (c *Collector) deleteDue(ctx context.Context, plan *uuid.UUID, so *progress, batches <-chan []claimed) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range c.opts.Parallel {
 		g.Go(func() error {
-			for {
-				_, more := <-words
-				batch, err := c.claim(ctx, plan)
-				if err != nil {
+			pace := so.pacer.pace(c.opts.Batch)
+			for batch := range batches {
+				if err := c.deleteInSteps(ctx, batch, &pace, so); err != nil {
 					return err
 				}
-				if len(batch) > 0 {
-					var part Report
-					err = c.deleteBatch(ctx, batch, &part)
-					mu.Lock()
-					report.add(&part)
-					c.note(ctx, report)
-					mu.Unlock()
+			}
+			allowed := allowance{limit: c.limit}
+			for {
+				batch, err := c.claim(ctx, plan, &allowed)
+				if err == nil {
+					err = c.deleteInSteps(ctx, batch, &pace, so)
 				}
-				if err != nil || !more && len(batch) < c.opts.Batch {
+				if err != nil || len(batch) < c.opts.Batch {
 					return err
 				}
 			}
@@ -63,17 +59,52 @@ func (c *Collector) deleteDue(ctx context.Context, plan *uuid.UUID, report *Repo
 	return g.Wait()
 }
 
-// noWords has deleteDue take what is there.
-func noWords() <-chan struct{} {
-	words := make(chan struct{})
-	close(words)
-	return words
+// deleteInSteps deletes a claimed batch, at most as many keys at once as the pace allows.
+func (c *Collector) deleteInSteps(ctx context.Context, batch []claimed, pace *pace, so *progress) error {
+	for len(batch) > 0 {
+		err := pace.step(ctx, func(size int) error {
+			var part Report
+			some := batch[:min(size, len(batch))]
+			batch = batch[len(some):]
+			err := c.deleteBatch(ctx, some, &part)
+			so.note(ctx, func(r *Report) { r.add(&part) })
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// claim takes a batch of due keys. The pause that the rate asks for comes first, so that it does not
-// eat into the claim.
-func (c *Collector) claim(ctx context.Context, plan *uuid.UUID) ([]claimed, error) {
-	if err := c.limit.WaitN(ctx, c.opts.Batch); err != nil {
+// noBatches has deleteDue take what is in the ledger.
+func noBatches() <-chan []claimed {
+	none := make(chan []claimed)
+	close(none)
+	return none
+}
+
+// allowance is how many keys the rate lets one goroutine delete. The pause that the rate asks for comes
+// before a claim, so that it does not eat into it; what that left over is for the next one.
+type allowance struct {
+	limit *rate.Limiter
+	keys  int
+}
+
+func (a *allowance) await(ctx context.Context, keys int) error {
+	if a.keys >= keys {
+		return nil
+	}
+	if err := a.limit.WaitN(ctx, keys-a.keys); err != nil {
+		return err
+	}
+	a.keys = keys
+	return nil
+}
+
+// claim takes a batch of due keys.
+func (c *Collector) claim(ctx context.Context, plan *uuid.UUID, allowed *allowance) ([]claimed, error) {
+	if err := allowed.await(ctx, c.opts.Batch); err != nil {
 		return nil, err
 	}
 	rows, err := c.pool.Query(ctx, claimSQL, c.opts.Batch, claimFor.Seconds(), plan)
@@ -87,6 +118,7 @@ func (c *Collector) claim(ctx context.Context, plan *uuid.UUID) ([]claimed, erro
 	if err != nil {
 		return nil, fmt.Errorf("claim deletions: %w", err)
 	}
+	allowed.keys -= len(batch)
 	return batch, nil
 }
 
@@ -118,8 +150,14 @@ func (c *Collector) deleteBatch(ctx context.Context, batch []claimed, report *Re
 			report.Deleted.Bytes += d.size
 		}
 	}
+	at := batch[0].at // of the earliest claim: what is later than that is later than each
+	for _, d := range batch {
+		if d.at.Before(at) {
+			at = d.at
+		}
+	}
 	var left int64
-	if err := c.pool.QueryRow(ctx, finishSQL, keys, errs, batch[0].at).Scan(&left); err != nil {
+	if err := c.pool.QueryRow(ctx, finishSQL, keys, errs, at).Scan(&left); err != nil {
 		return fmt.Errorf("record deletions: %w", err)
 	}
 	return nil

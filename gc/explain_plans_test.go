@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/internal/testenv"
 	"github.com/artifactd/artifactd/pointer"
 )
@@ -171,6 +172,8 @@ func TestExplainEachStatement(t *testing.T) {
 		for range 2 {
 			p.call(page, "collect files", `SELECT * FROM artifactd.collect_files($1, 0)`, batch)
 		}
+		p.call(page, "collect files and claim", `SELECT * FROM artifactd.collect_files($1, 0, p_claim_seconds => 60)`, batch)
+		p.call(few, "publishing", gc.PublishingSQL, 5*time.Second)
 		p.call(page, "collect unnamed", `SELECT * FROM artifactd.collect_unnamed($1, 0)`, batch)
 		p.call(page, "claim", `SELECT * FROM artifactd.claim_deletions($1, 60)`, batch)
 		p.call(page, "claim of a plan", `SELECT * FROM artifactd.claim_deletions($1, 60, '`+somePlan+`')`, batch)

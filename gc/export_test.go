@@ -4,7 +4,17 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// PublishingSQL is asked before a step of a collection.
+const PublishingSQL = publishingSQL
+
+// BesidePublishers reports whether a collection that began now would find that somebody publishes.
+func BesidePublishers(ctx context.Context, pool *pgxpool.Pool) bool {
+	return newPacer(pool).beside(ctx)
+}
 
 // SetLease shortens how long a pass is held without a word.
 func (r *Reconciler) SetLease(d time.Duration) { r.lease = d }

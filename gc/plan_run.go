@@ -61,7 +61,7 @@ func (c *Collector) runPlan(ctx context.Context, plan openPlan, report *Report) 
 			return err
 		}
 		// What the page has brought into the ledger goes before the next one brings more.
-		if err := c.deleteDue(ctx, &plan.id, report, noWords()); err != nil {
+		if err := c.deleteDue(ctx, &plan.id, c.progress(report), noBatches()); err != nil {
 			return err
 		}
 		at = next

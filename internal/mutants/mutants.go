@@ -16,6 +16,7 @@ const (
 	leases  = "migrations/00002_leases.sql"
 	publish = "migrations/00003_publish.sql"
 	collect = "migrations/00004_collect.sql"
+	taking  = "migrations/00014_collect.sql"
 
 	reconcile = "migrations/00006_reconcile.sql"
 	history   = "migrations/00008_history.sql"
