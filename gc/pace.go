@@ -20,8 +20,9 @@ const (
 	// long the one before took.
 	stepAlone  = 250 * time.Millisecond
 	stepBeside = 25 * time.Millisecond
-	firstStep  = 100 // rows or keys
-	leastStep  = 20
+	// leastStep, in rows or keys, keeps a store that is far away from being asked for next to nothing
+	// each time. The first step has it.
+	leastStep = 50
 	// longestRest bounds the pause after a step that took long for another reason than its size.
 	longestRest = time.Second
 )
@@ -61,7 +62,7 @@ type pace struct {
 	size, most int // of the next step, of any
 }
 
-func (p *pacer) pace(most int) pace { return pace{p, min(firstStep, most), most} }
+func (p *pacer) pace(most int) pace { return pace{p, min(leastStep, most), most} }
 
 // step does something of that size when its turn comes.
 func (p *pace) step(ctx context.Context, do func(size int) error) error {

@@ -92,13 +92,13 @@ func TestNextSize(t *testing.T) {
 		beside bool
 		want   int
 	}{
-		{100, stepAlone, false, 100},
-		{100, 2 * stepAlone, false, 50},
-		{100, stepAlone / 10, false, 200}, // twice as much at most
+		{400, stepAlone, false, 400},
+		{800, 2 * stepAlone, false, 400},
+		{400, stepAlone / 10, false, 800}, // twice as much at most
 		{800, stepAlone / 10, false, 1000},
-		{1000, stepAlone, true, 100},
-		{100, time.Hour, true, leastStep},
-		{100, 0, false, 200},
+		{800, 2 * stepBeside, true, 400},
+		{800, time.Hour, true, leastStep},
+		{400, 0, false, 800},
 	} {
 		if got := nextSize(test.size, 1000, test.took, test.beside); got != test.want {
 			t.Errorf("%d after %s (beside %v): %d, want %d", test.size, test.took, test.beside, got, test.want)
