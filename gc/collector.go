@@ -278,7 +278,7 @@ type progress struct {
 }
 
 func (c *Collector) progress(report *Report) *progress {
-	return &progress{Collector: c, pacer: newPacer(c.pool), report: report}
+	return &progress{Collector: c, pacer: newPacer(publishing(c.pool)), report: report}
 }
 
 // note adds to the report, and writes down from time to time how far it has come.

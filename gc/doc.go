@@ -18,7 +18,7 @@
 //	         deleted at once and once more later. A crash here: the deletion is repeated.
 //
 // The steps of different generations overlap. While somebody publishes they are small and run one at a
-// time, with a rest after each.
+// time, with a rest after each, for the first five minutes of a run.
 //
 // Nothing else is ever deleted. Keys are never reused, so repeating a deletion is harmless.
 package gc

@@ -13,7 +13,7 @@ const PublishingSQL = publishingSQL
 
 // BesidePublishers reports whether a collection that began now would find that somebody publishes.
 func BesidePublishers(ctx context.Context, pool *pgxpool.Pool) bool {
-	return newPacer(pool).beside(ctx)
+	return newPacer(publishing(pool)).beside(ctx)
 }
 
 // SetLease shortens how long a pass is held without a word.

@@ -23,32 +23,45 @@ const (
 	// leastStep, in rows or keys, keeps a store that is far away from being asked for next to nothing
 	// each time. The first step has it.
 	leastStep = 50
+	// patience is how long a run makes way. Garbage that comes faster than it goes beside publishers
+	// would otherwise grow for as long as they go on.
+	patience = 5 * time.Minute
 	// longestRest bounds the pause after a step that took long for another reason than its size.
 	longestRest = time.Second
 )
 
 // pacer has a collection leave the machines to those who publish. While nobody does, its steps run as
 // many at once as there are goroutines for them. Beside publishers they are small, run one at a time,
-// and each is followed by a rest as long as it took: half of one processor at most.
+// and each is followed by a rest as long as it took: half of one processor at most. After a while it
+// stops making way.
 type pacer struct {
 	ask   func(context.Context) (bool, error) // whether somebody publishes
 	alone chan struct{}                       // held for a step beside publishers, and its rest
+	until time.Time                           // makes way
 	mu    sync.Mutex
 	asked time.Time
 	busy  bool
 }
 
-func newPacer(pool *pgxpool.Pool) *pacer {
-	return &pacer{alone: make(chan struct{}, 1), ask: func(ctx context.Context) (busy bool, err error) {
+func newPacer(ask func(context.Context) (bool, error)) *pacer {
+	return &pacer{ask: ask, alone: make(chan struct{}, 1), until: time.Now().Add(patience)}
+}
+
+// publishing asks the database whether somebody publishes.
+func publishing(pool *pgxpool.Pool) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (busy bool, err error) {
 		err = pool.QueryRow(ctx, publishingSQL, publishedLately).Scan(&busy)
 		return busy, err
-	}}
+	}
 }
 
 // beside reports whether somebody publishes. One who cannot find out is not held up by that.
 func (p *pacer) beside(ctx context.Context) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if time.Now().After(p.until) {
+		return false
+	}
 	if time.Since(p.asked) > lookEvery {
 		busy, err := p.ask(ctx)
 		p.busy, p.asked = busy && err == nil, time.Now()

@@ -14,7 +14,7 @@ import (
 // paced runs as many goroutines of so many steps, each of which lasts for a tenth of a second, and
 // returns the most that ran at once and how long all of it took.
 func paced(t *testing.T, goroutines, steps int, ask func(context.Context) (bool, error)) (most int, took time.Duration) {
-	p := &pacer{ask: ask, alone: make(chan struct{}, 1)}
+	p := newPacer(ask)
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	running, began := 0, time.Now()
@@ -71,7 +71,7 @@ func TestPace(t *testing.T) {
 func TestPaceFollowsThePublishers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := false
-		p := &pacer{ask: func(context.Context) (bool, error) { return busy, nil }}
+		p := newPacer(func(context.Context) (bool, error) { return busy, nil })
 		for _, now := range []bool{true, false} {
 			if p.beside(t.Context()) == now {
 				t.Errorf("%v was known before", now)
@@ -81,6 +81,11 @@ func TestPaceFollowsThePublishers(t *testing.T) {
 			if p.beside(t.Context()) != now {
 				t.Errorf("%v was not noticed", now)
 			}
+		}
+		busy = true
+		time.Sleep(patience)
+		if p.beside(t.Context()) {
+			t.Error("a run makes way for ever")
 		}
 	})
 }

@@ -162,6 +162,8 @@ BEGIN
                      ORDER BY collecting_at LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED) h
                  WHERE h.manifest_id = h.generation_id
                    AND NOT EXISTS (SELECT 1 FROM generation s WHERE s.manifest_id = h.generation_id AND s.manifest_id <> s.generation_id));
+            -- Others may have been given back meanwhile, before it in the order; each round must do something.
+            IF g.generation_id <> ALL (v_some) THEN v_some := v_some || g.generation_id; END IF;
         END IF;
         v_done := v_some;
         IF NOT v_shared OR NOT EXISTS (

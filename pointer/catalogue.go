@@ -8,8 +8,10 @@ import (
 
 	"github.com/google/uuid"
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	pgxuuid "github.com/vgarvardt/pgx-google-uuid/v5"
 )
 
 // Options of a [Catalogue]. The zero value of each means its default.
@@ -70,6 +72,11 @@ func PoolConfig(databaseURL string) (*pgxpool.Config, error) {
 	setDefault(params, "jit", "off")
 	setDefault(params, "idle_in_transaction_session_timeout", "10000") // ms; frees row locks
 	cfg.ConnConfig.OnNotice = noteUnreplicated
+	// By itself pgx sends a UUID by way of its text, for every artifact of a call that names a thousand.
+	cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		pgxuuid.Register(conn.TypeMap())
+		return nil
+	}
 	return cfg, nil
 }
 

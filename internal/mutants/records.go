@@ -22,8 +22,9 @@ var recordMutants = []mutant{
 	},
 	{
 		name: "a collected version leaves its record behind",
-		file: collect,
-		old:  "        IF g.state = 'published' THEN PERFORM bury_record(g.generation_id, p_landing_seconds); END IF;\n",
+		file: taking,
+		old:  "            IF v_id IS NOT NULL THEN PERFORM bury_record(v_id, p_landing_seconds); END IF;\n",
+		new:  "            NULL;\n",
 		pkg:  "./recovery", run: "TestCollectedVersionsRecordGoes",
 	},
 	{
