@@ -99,9 +99,16 @@ func TestBodySizes(t *testing.T) {
 		}
 		h.admin.send(r).problem(http.StatusRequestEntityTooLarge, "too-large")
 	}
+	// What is announced to be too large is refused before any of it is read.
+	var large *http.MaxBytesError
+	body := &counting{}
+	r := httptest.NewRequest(http.MethodPost, "/", body)
+	r.ContentLength = maxJSONBody + 1
+	if _, err := h.server.takeJSON(h.server.echo.NewContext(r, httptest.NewRecorder()), &operation{}); !errors.As(err, &large) || body.reads > 0 {
+		t.Errorf("after %d reads: %v", body.reads, err)
+	}
 	// One byte more than is allowed tells that there is more; the rest is not read.
 	c := h.server.echo.NewContext(httptest.NewRequest(http.MethodPost, "/", endless{}), httptest.NewRecorder())
-	var large *http.MaxBytesError
 	if _, err := readBody(c, 10); !errors.As(err, &large) {
 		t.Errorf("a body without an end: %v", err)
 	}
@@ -110,3 +117,13 @@ func TestBodySizes(t *testing.T) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+type counting struct {
+	endless
+	reads int
+}
+
+func (c *counting) Read(p []byte) (int, error) {
+	c.reads++
+	return c.endless.Read(p)
+}

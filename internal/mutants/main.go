@@ -108,6 +108,8 @@ func (m mutant) try(root, dir string) ([]string, error) {
 		return nil, fmt.Errorf("the broken tree does not build:\n%s%s", stderr.String(), out)
 	case ran == 0:
 		return nil, fmt.Errorf("no test of %s matches %q", m.pkg, m.run)
+	case exit != nil && len(failed) == 0:
+		return nil, fmt.Errorf("the tests of %s ended without a verdict:\n%s%s", m.pkg, stderr.String(), out)
 	}
 	return failed, nil
 }
