@@ -32,6 +32,8 @@ const (
 	passLease = time.Minute
 	// passBeats is how often it is heard of in that time.
 	passBeats = 4
+	// passBegin bounds how long a pass takes to begin. The database gives up before that.
+	passBegin = 15 * time.Second
 	// passLostCode is the SQLSTATE of a step of a pass that was taken over.
 	passLostCode = "AD003"
 )
@@ -86,7 +88,14 @@ func (r *Reconciler) begin(ctx context.Context, o ReconcileOptions) (int64, erro
 		seconds := o.every.Seconds()
 		every = &seconds
 	}
-	err := r.pool.QueryRow(ctx, beginPassSQL, r.layout.Prefix, o.Grace.Seconds(), o.MaxShare, o.DryRun, r.lease.Seconds(), every).Scan(&status, &pass, &until)
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	// Not broken off in between: a pass that began, and that nobody knows of, would keep the others from
+	// beginning until its lease has run out.
+	beginning, cancel := context.WithTimeout(context.WithoutCancel(ctx), passBegin)
+	defer cancel()
+	err := r.pool.QueryRow(beginning, beginPassSQL, r.layout.Prefix, o.Grace.Seconds(), o.MaxShare, o.DryRun, r.lease.Seconds(), every).Scan(&status, &pass, &until)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("begin a reconcile pass: %w", err)

@@ -203,6 +203,38 @@ func TestReconcileSeesAPassThatWasFaster(t *testing.T) {
 	}
 }
 
+// Who is stopped while a pass begins ends it: nobody has to wait until its lease has run out.
+func TestReconcileStoppedAtItsBeginning(t *testing.T) {
+	s := marked(t, testenv.Versitygw)
+	tx, err := s.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(hashtextextended('artifactd reconcile', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	r := newReconciler(t, s.pool, s.store, s.layout)
+	go func() {
+		_, err := r.RunOnce(ctx, anyShare)
+		done <- err
+	}()
+	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+	s.eventually("it begins", waiting)
+	stop()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	s.eventually("it has begun", `SELECT count(*) FROM artifactd.reconcile_pass`)
+	if n := s.number(`SELECT count(*) FROM artifactd.reconcile_pass WHERE ended_at IS NULL`); n != 0 {
+		t.Errorf("%d passes are left alive", n)
+	}
+}
+
 func TestReconcileRefusesBadOptions(t *testing.T) {
 	s := marked(t, testenv.Versitygw)
 	r := newReconciler(t, s.pool, s.store, s.layout)
