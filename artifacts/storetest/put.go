@@ -50,7 +50,7 @@ func testPutProving(t *testing.T, f fixture) {
 			t.Errorf("PutProving of %d bytes: %s, %v; want %s", len(content), d, err, u.Digest)
 		}
 		f.holds(t, u, content)
-		if d, err := f.PutProving(t.Context(), u, bytes.NewReader(content)); !errors.Is(err, artifacts.ErrExists) || !d.IsZero() {
+		if d, err := f.PutProving(t.Context(), ofAnother(u), bytes.NewReader(content)); !errors.Is(err, artifacts.ErrExists) || !d.IsZero() {
 			t.Errorf("PutProving of what is there: %s, %v", d, err)
 		}
 	}
@@ -92,8 +92,8 @@ func testPutIsCreateOnly(t *testing.T, f fixture) {
 			t.Errorf("second Put (%s): %v", name, err)
 		}
 	}
-	if err := f.Put(t.Context(), u, bytes.NewReader(first)); !errors.Is(err, artifacts.ErrExists) {
-		t.Errorf("the same Put as another call: %v", err)
+	if err := f.Put(t.Context(), ofAnother(u), bytes.NewReader(first)); !errors.Is(err, artifacts.ErrExists) {
+		t.Errorf("the same bytes of another call: %v", err)
 	}
 	f.holds(t, u, first)
 }
@@ -207,17 +207,19 @@ func testPutIncompleteDescription(t *testing.T, f fixture) {
 func testPutOneKeyAtOnce(t *testing.T, f fixture) {
 	const writers = 8
 	u := upload([]byte("one of many"))
-	results := make([]error, writers)
+	uploads, results := make([]artifacts.Upload, writers), make([]error, writers)
 	var wg sync.WaitGroup
 	for i := range writers {
-		wg.Go(func() { results[i] = f.Put(t.Context(), u, strings.NewReader("one of many")) })
+		uploads[i] = ofAnother(u)
+		wg.Go(func() { results[i] = f.Put(t.Context(), uploads[i], strings.NewReader("one of many")) })
 	}
 	wg.Wait()
 	stored := 0
-	for _, err := range results {
+	for i, err := range results {
 		switch {
 		case err == nil:
 			stored++
+			u = uploads[i]
 		case !errors.Is(err, artifacts.ErrExists):
 			t.Errorf("a writer that lost: %v", err)
 		}

@@ -121,6 +121,14 @@ func upload(content []byte) artifacts.Upload {
 	}
 }
 
+// ofAnother is an upload of the same bytes to the same key by somebody else. An upload in every respect the
+// same may be taken for what is there: a store that refuses a body before it has read it breaks the
+// connection, and then the refusal of the second attempt says nothing of the first.
+func ofAnother(u artifacts.Upload) artifacts.Upload {
+	u.Metadata = map[string]string{"artifactd-pointer": u.Metadata["artifactd-pointer"], "artifactd-token": uuid.NewString()}
+	return u
+}
+
 // put stores content under a new key.
 func (f fixture) put(t *testing.T, content []byte) artifacts.Upload {
 	t.Helper()
