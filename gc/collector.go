@@ -37,7 +37,7 @@ type Options struct {
 	LandingGrace time.Duration
 	Batch        int // rows a transaction and keys a delete request; at most 1,000
 	// Parallel is how many pointers are looked at, and delete requests under way, at once, while
-	// nobody publishes; beside publishers it is one of them.
+	// nobody publishes; beside publishers it is one of them, for the first minutes of a run.
 	Parallel int
 	// Rate bounds how many keys a second are deleted from the store; 0 means no bound.
 	Rate     float64

@@ -197,7 +197,7 @@ func (o *Outbox) RunOnce(ctx context.Context) (OutboxReport, error) {
 
 var errClaimOver = errors.New("the claim on the record has run out")
 
-// renew pushes the end of a claim that began no earlier than began ahead, until everything is written.
+// renew pushes the end of a claim ahead until everything is written. The claim began after the time began.
 // When that fails, end stops the work at the claim's end.
 func (o *Outbox) renew(ctx context.Context, rows []pointer.OutboxRow, began time.Time, end *time.Timer, written <-chan struct{}) {
 	tick := time.NewTicker(o.opts.ClaimFor / 3)
