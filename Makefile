@@ -47,7 +47,8 @@ plans: postgres ## no statement of collection reads a table of a million rows fr
 mutants: postgres faketime minio ## break the protocol line by line; a named test must notice each
 	$(GO) run ./internal/mutants
 
-# DURATION, ROLLBACKS and SEED are the campaign's; the report lies in the checkout's .cache.
+# The fence is attacked for DURATION; after that the database is taken back ROLLBACKS times, for at most
+# twice DURATION. The report lies in the checkout's .cache.
 DURATION  ?= 10m
 ROLLBACKS ?= 50
 .PHONY: campaign proof model

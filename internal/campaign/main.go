@@ -43,8 +43,8 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("campaign", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "how long faults and calls go on, of both attacks together")
-	fs.IntVar(&o.rollbacks, "rollbacks", 50, "how often the database is taken back, as far as time allows; 0 leaves that attack out")
+	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "how long faults and calls go on in the attack on the fence; the one on recovery takes as long as its rollbacks, at most twice this")
+	fs.IntVar(&o.rollbacks, "rollbacks", 50, "how often the database is taken back; 0 leaves that attack out")
 	fs.StringVar(&o.only, "only", "", `one of the attacks: "fence" (with collection) or "rollbacks"`)
 	fs.DurationVar(&o.window, "window", 6*time.Second, "time between two barriers")
 	fs.Uint64Var(&o.seed, "seed", 0, "of what generators decide; 0 takes one from the clock")
@@ -102,15 +102,17 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-// split is how long each attack lasts. A rollback takes a few seconds, so most of the time is theirs.
+// split is how long each attack may last. A rollback takes about a quarter of a minute: 50 do not fit
+// into the ten minutes that the fence is attacked for.
 func (o options) split() (fence, history time.Duration) {
-	switch {
-	case o.only == onlyFence || o.rollbacks == 0:
-		return o.duration, 0
-	case o.only == onlyRollbacks:
-		return 0, o.duration
+	fence, history = o.duration, 2*o.duration
+	if o.only == onlyFence || o.rollbacks == 0 {
+		history = 0
 	}
-	return o.duration * 2 / 5, o.duration * 3 / 5
+	if o.only == onlyRollbacks {
+		fence = 0
+	}
+	return fence, history
 }
 
 const onlyFence, onlyRollbacks = "fence", "rollbacks"

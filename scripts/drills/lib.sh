@@ -246,16 +246,21 @@ make_database() {
 
 # serve starts the service and waits until it answers; writes may still wait.
 serve() {
-	"$artifactd" serve --listen 127.0.0.1:0 --gc-interval 0 --reconcile-interval 0 >log/service 2>&1 </dev/null &
+	: >log/service # here: the new process may come to it after the look at what the one before had written
+	"$artifactd" serve --listen 127.0.0.1:0 --gc-interval 0 --reconcile-interval 0 >>log/service 2>&1 </dev/null &
 	service=$!
 	until_true "the service answers" listening
-	ARTIFACTD_URL=http://$(sed -n 's/.*serving on" address=\([^ ]*\).*/\1/p; s/.*serving on \(127[0-9.:]*\).*/\1/p' log/service | head -n 1)
+	ARTIFACTD_URL=http://$(service_address)
 	export ARTIFACTD_URL
 }
 
 listening() {
 	kill -0 "$service" 2>/dev/null || fail "the service has ended"
-	grep -q 'serving on' log/service
+	[ -n "$(service_address)" ]
+}
+
+service_address() {
+	sed -n 's/.*serving on" address=\([^ ]*\).*/\1/p; s/.*serving on \(127[0-9.:]*\).*/\1/p' log/service | head -n 1
 }
 
 end_service() {
