@@ -99,10 +99,15 @@ BEGIN
          WHERE a.artifact_id = ANY (v_candidates) AND a.missing_at IS NULL AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL)
            AND (SELECT true FROM manifest_file m
                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources) LIMIT 1)
+    ), paired AS (  -- by sorting: a join, planned for a handful, would compare every path with every candidate
+        SELECT b.*, (array_agg(b.candidate_id) FILTER (WHERE b.candidate_id IS NOT NULL) OVER (PARTITION BY b.digest, b.size))[1] AS adopted_id
+          FROM (SELECT f.*, null::uuid AS candidate_id FROM f
+                UNION ALL
+                SELECT null, c.digest, c.size, null, null, c.artifact_id FROM candidate c) b
     ), chosen AS (
-        SELECT f.*, coalesce(mine.artifact_id, adopted.artifact_id, f.fresh_id) AS chosen_id,
-               mine.artifact_id IS NULL AND adopted.artifact_id IS NULL AS fresh
-          FROM f
+        SELECT f.*, coalesce(mine.artifact_id, f.adopted_id, f.fresh_id) AS chosen_id,
+               mine.artifact_id IS NULL AND f.adopted_id IS NULL AS fresh
+          FROM paired f
           LEFT JOIN LATERAL (
               SELECT m.artifact_id FROM manifest_file m
                WHERE m.manifest_id = p_lease_id AND m.path = f.path LIMIT 1
@@ -112,7 +117,7 @@ BEGIN
                WHERE a.artifact_id = named.artifact_id
                  AND a.digest = f.digest AND a.size = f.size AND a.missing_at IS NULL LIMIT 1
           ) mine ON true
-          LEFT JOIN candidate adopted ON adopted.digest = f.digest AND adopted.size = f.size
+         WHERE f.candidate_id IS NULL
     ), made AS (
         INSERT INTO artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, writable_until)
         SELECT c.chosen_id, g.pointer_id, p_lease_id, c.digest, c.size, c.media_type, v_until

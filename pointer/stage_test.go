@@ -81,6 +81,38 @@ func TestPublishingATreeIsLinear(t *testing.T) {
 	}
 }
 
+// A tree that hardly changed is staged again at the cost of its paths: each is not compared with every
+// other that might be adopted.
+func TestAdoptingATreeIsLinear(t *testing.T) {
+	w := newWorld(t)
+	w.pointer("p")
+	const many = 1000
+	worker := w.worker()
+	first := w.acquire(worker, "p", "first")
+	paths := make([]string, many)
+	for i := range paths {
+		paths[i] = fmt.Sprintf("%d/f%d", i%7, i)
+	}
+	w.stored(worker, first, "same", paths...)
+	w.published(worker, first)
+	w.exec(`ANALYZE artifactd.artifact, artifactd.manifest_file, artifactd.generation`)
+
+	second := w.acquire(worker, "p", "second")
+	ids, digests, sizes, types := make([]uuid.UUID, many), make([][]byte, many), make([]int64, many), make([]string, many)
+	for i, path := range paths {
+		d := artifacts.DigestOf([]byte(path + "same"))
+		ids[i], digests[i], sizes[i], types[i] = uuid.New(), d[:], int64(len(path+"same")), "x"
+	}
+	p := w.planned()
+	p.call(4*many, "stage the same again", `SELECT count(*) FROM artifactd.stage($1, $2, $3, $4, $5, $6, $7, $8, 60, 60, 100000)`,
+		second.ID, second.Token.Epoch, second.Token.Generation, paths, digests, sizes, types, ids)
+	p.indexed("stage the same again")
+	if n := w.count(`SELECT count(*) FROM artifactd.manifest_file m JOIN artifactd.artifact a USING (artifact_id)
+		WHERE m.manifest_id = $1 AND a.generation_id = $2`, second.ID, first.ID); n != many {
+		t.Errorf("%d paths of %d are adopted", n, many)
+	}
+}
+
 // A version is always something that a file system can hold.
 func TestAFileIsNoFolderOfAnother(t *testing.T) {
 	w := newWorld(t)
