@@ -8,7 +8,7 @@ ALTER TABLE artifactd.history ADD COLUMN quarantine_until timestamptz;
 -- Until when what earlier epochs left is kept in this one; null when nobody asked for that.
 -- +goose StatementBegin
 CREATE FUNCTION artifactd.quarantined_until(p_epoch bigint) RETURNS timestamptz
-LANGUAGE sql STABLE SET search_path = artifactd, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = artifactd, pg_temp AS $$
     SELECT h.quarantine_until FROM history h WHERE h.epoch = p_epoch
 $$;
 -- +goose StatementEnd

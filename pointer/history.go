@@ -14,8 +14,8 @@ import (
 const (
 	historySQL = `SELECT installation_id, epoch, epoch_uuid, armed, counter, in_recovery, same_system, same_timeline, same_server,
 			coalesce(was, ''), coalesce(now, ''), changed_at, coalesce(changed_why, ''), loss_known, coalesce(known_ahead, 0),
-			collection_held_at, pending_uuid
-		FROM artifactd.history_now()`
+			collection_held_at, CASE WHEN q > clock_timestamp() THEN q END, pending_uuid
+		FROM artifactd.history_now(), artifactd.quarantined_until(epoch) q`
 	noteLookSQL         = `SELECT artifactd.note_look($1)`
 	leaveReplicasSQL    = `SELECT artifactd.leave_replicas($1)`
 	noteHistorySQL      = `SELECT first FROM artifactd.note_history($1, $2, $3, $4, $5)`
@@ -71,6 +71,8 @@ type History struct {
 	KnownAhead int64 // highest counter that anybody reported; 0 when nobody did
 	// CollectionHeldAt is since when collection waits for an operator; nil when it does not.
 	CollectionHeldAt *time.Time
+	// QuarantineUntil is until when collection keeps what a lost version may need; nil when it does not.
+	QuarantineUntil *time.Time
 	// Pending is under which id an epoch is being issued; zero when none is.
 	Pending uuid.UUID
 }
@@ -88,7 +90,7 @@ func (h *Histories) Now(ctx context.Context) (History, error) {
 	var id, pending *uuid.UUID
 	err := h.pool.QueryRow(ctx, historySQL).Scan(&s.Installation, &s.Epoch.Number, &id, &s.Armed, &s.Counter, &s.InRecovery,
 		&s.SameSystem, &s.SameTimeline, &s.SameServer, &s.Was, &s.Now, &s.ChangedAt, &s.ChangedWhy, &s.LossKnown, &s.KnownAhead,
-		&s.CollectionHeldAt, &pending)
+		&s.CollectionHeldAt, &s.QuarantineUntil, &pending)
 	if err != nil {
 		return History{}, readFault(err)
 	}

@@ -54,6 +54,8 @@ type Report struct {
 	ChangedAt      *time.Time `json:"changed_at,omitempty"`
 	// CollectionHeldAt is since when collection is off until an operator resumes it.
 	CollectionHeldAt *time.Time `json:"collection_held_at,omitempty"`
+	// QuarantineUntil is until when collection, which goes on, keeps what a lost version may need.
+	QuarantineUntil *time.Time `json:"quarantine_until,omitempty"`
 
 	BucketEpoch     int64      `json:"bucket_epoch"`
 	BucketEpochUUID uuid.UUID  `json:"bucket_epoch_uuid"`
@@ -85,7 +87,7 @@ func (o *Operator) inspect(ctx context.Context) (Report, pointer.History, judgem
 	r := Report{
 		Installation: h.Installation, State: j.verdict.String(), Why: j.why, NeedsRaise: j.verdict == changed || j.verdict == lost || j.verdict == unsure,
 		Epoch: h.Epoch.Number, EpochUUID: h.Epoch.UUID, Decisions: h.Counter, KnownDecisions: max(h.Counter, h.KnownAhead, j.ahead),
-		Server: h.Now, ServerBefore: h.Was, ChangedAt: h.ChangedAt, CollectionHeldAt: h.CollectionHeldAt,
+		Server: h.Now, ServerBefore: h.Was, ChangedAt: h.ChangedAt, CollectionHeldAt: h.CollectionHeldAt, QuarantineUntil: h.QuarantineUntil,
 		BucketEpoch: top.Number, BucketEpochUUID: top.UUID,
 	}
 	if w != nil {

@@ -161,6 +161,9 @@ func inspected(t *table, r inspection) {
 		t.row("server before", r.ServerBefore)
 	}
 	t.row("collection off since", optionalStamp(r.CollectionHeldAt))
+	if r.QuarantineUntil != nil {
+		t.row("kept for lost versions until", stamp(*r.QuarantineUntil))
+	}
 	if r.Unknown == nil {
 		return
 	}

@@ -75,8 +75,14 @@ func TestRecoverCommand(t *testing.T) {
 		t.Errorf("%s", r.stderr)
 	}
 	d.run(exitDone, "gc", "run")
+	if r := d.run(exitDone, "recover"); !strings.Contains(r.stdout, "kept for lost versions until") {
+		t.Errorf("%s", r.stdout)
+	}
 	if r := d.run(exitDone, "recover", "--quarantine", "0"); !strings.Contains(r.stderr, "nothing is kept for lost versions any more") {
 		t.Errorf("%s", r.stderr)
+	}
+	if r := decode[recovery.Report](t, d.run(exitDone, "recover", "-o", "json")); r.QuarantineUntil != nil {
+		t.Errorf("the quarantine that was ended is told: %s", r.QuarantineUntil)
 	}
 	if r := d.run(exitUsage, "recover", "--quarantine", "-1h"); !strings.Contains(r.stderr, "must not be negative") {
 		t.Errorf("%s", r.stderr)
