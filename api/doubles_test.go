@@ -79,11 +79,15 @@ func (l *lockedBuffer) String() string {
 // brokenStore ends every read half-way, or refuses it.
 type brokenStore struct {
 	artifacts.Store
-	after int64
-	fail  error
+	after  int64
+	fail   error
+	before func() // is called first
 }
 
 func (b brokenStore) Get(ctx context.Context, key string, r artifacts.ByteRange) (io.ReadCloser, artifacts.Object, error) {
+	if b.before != nil {
+		b.before()
+	}
 	if b.fail != nil {
 		return nil, artifacts.Object{}, b.fail
 	}

@@ -85,7 +85,14 @@ func (s *Server) GetFile(c echo.Context, name types.Name, token types.VersionTok
 	if toStore {
 		return s.redirectToStore(c, f)
 	}
-	return s.sendFile(c, f)
+	err = s.sendFile(c, f)
+	if errors.Is(err, errLostBytes) {
+		// Rows go before their objects: of a version that is being collected since we looked nothing is lost.
+		if _, gone := s.lookUpFile(c, name, token, path); gone != nil {
+			return gone
+		}
+	}
+	return err
 }
 
 // HeadFile answers the headers of a file. They come from the catalogue; the store is not asked.

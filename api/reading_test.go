@@ -230,6 +230,28 @@ func TestASourceThatBreaksLooksBroken(t *testing.T) {
 	}
 }
 
+// Who reads a version while its collection begins is told that it is gone, and nobody is alarmed.
+func TestAVersionThatIsCollectedMeanwhileIsGone(t *testing.T) {
+	t.Parallel()
+	store := &brokenStore{fail: fmt.Errorf("get: %w", artifacts.ErrNotFound)}
+	h := newHarness(t, setup{tune: func(o *Options) { store.Store = o.Store; o.Store = store }})
+	h.admin.create("p")
+	h.admin.publishFiles("p", map[string]string{"f": "1"})
+	path := h.admin.resolve("p").Files[0].Url
+	h.admin.publishFiles("p", map[string]string{"f": "2"})
+	owner := h.db.Connect(t)
+	store.before = func() {
+		if _, err := owner.Exec(t.Context(), `UPDATE artifactd.generation SET collecting_at = clock_timestamp() WHERE generation = 1`); err != nil {
+			t.Error(err)
+		}
+	}
+	h.admin.do("GET", path, nil).problem(404, "version-not-found")
+	if strings.Contains(h.log.String(), "is missing from the store") {
+		t.Error("the log tells of a loss")
+	}
+	h.admin.do("GET", h.admin.resolve("p").Files[0].Url, nil).problem(500, "internal") // that one nobody collects
+}
+
 func TestAMissingObjectIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	broken := &brokenStore{}
