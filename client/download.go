@@ -40,6 +40,7 @@ type download struct {
 	hash     hash.Hash
 	done     int64 // bytes written
 	progress func(int64)
+	proxied  bool // through the service, wherever it would send us
 }
 
 // attempt asks for what is missing and writes what comes.
@@ -99,6 +100,11 @@ func (d *download) open(ctx context.Context) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.proxied {
+		query := u.Query()
+		query.Set("via", "proxy")
+		u.RawQuery = query.Encode()
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return nil, err
@@ -123,6 +129,11 @@ func (d *download) open(ctx context.Context) (*http.Response, error) {
 	defer drain(resp)
 	if d.client.own(resp.Request.URL) {
 		return nil, problemFrom(resp)
+	}
+	if resp.StatusCode == http.StatusNotFound && d.client.own(u) && !d.proxied {
+		// The service knows whether the version has been collected since it sent us there, or is lost.
+		d.proxied = true
+		return d.open(ctx)
 	}
 	return nil, storeError(resp)
 }

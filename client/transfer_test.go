@@ -219,6 +219,26 @@ func TestDownloadGoesOnWhereItBroke(t *testing.T) {
 	}
 }
 
+// TestDownloadOfWhatTheStoreDoesNotHave: the service, which led to the store, is asked what became of it.
+func TestDownloadOfWhatTheStoreDoesNotHave(t *testing.T) {
+	svc, store := newService(t), newService(t)
+	svc.on("GET /v1/file", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("via") == "proxy" {
+			refuses(http.StatusNotFound, "version-not-found")(w, r)
+			return
+		}
+		http.Redirect(w, r, store.URL+"/key?X-Amz-Signature=1", http.StatusTemporaryRedirect)
+	})
+	store.on("GET /key", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "<Error><Code>NoSuchKey</Code></Error>")
+	})
+	err := svc.client(t).Download(t.Context(), types.File{Size: 10, Url: "/v1/file"}, io.Discard, nil)
+	if !errors.Is(err, client.ErrVersionNotFound) || store.count("GET /key") != 1 {
+		t.Errorf("error %v after %d tries", err, store.count("GET /key"))
+	}
+}
+
 func TestDownloadFromAServerThatIgnoresRanges(t *testing.T) {
 	body, digest := payload(100_000)
 	svc := newService(t)
