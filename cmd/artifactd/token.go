@@ -86,6 +86,12 @@ weaker ones: read, publish, admin. Patterns say for which pointers: "*", "prefix
 	cmd.Flags().StringSliceVar(&scopes, "scope", []string{"read"}, "read, publish or admin")
 	cmd.Flags().StringSliceVar(&patterns, "pattern", nil, `pointers it is for: "*", "prefix.*" or a name (required)`)
 	cmd.Flags().DurationVar(&expires, "expires-in", 0, "how long it is valid; 0 until it is revoked")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if expires < 0 {
+			return fmt.Errorf("%w: --expires-in must not be negative", errUsage)
+		}
+		return nil
+	}
 	return p.adminCommand(cmd, func(ctx context.Context, a *daemon.Admin, args []string) error {
 		typed := make([]pointer.Scope, len(scopes))
 		for i, s := range scopes {
