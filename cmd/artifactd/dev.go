@@ -67,6 +67,9 @@ type dev struct {
 }
 
 func (d *dev) run(ctx context.Context) (err error) {
+	if err := d.validate(); err != nil {
+		return err
+	}
 	if d.dir, err = filepath.Abs(d.p.data); err != nil {
 		return err
 	}
@@ -106,6 +109,16 @@ func (d *dev) run(ctx context.Context) (err error) {
 		return cause
 	}
 	return d.interrupted(ctx, err)
+}
+
+// validate checks what the flags say, as if the servers that are not there yet had been found.
+func (d *dev) validate() error {
+	config := d.config
+	config.DatabaseURL, config.S3.Bucket = "postgres:///"+devDatabase, devBucket
+	if err := config.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return nil
 }
 
 // interrupted turns the errors that Ctrl-C causes while things start into an orderly end.

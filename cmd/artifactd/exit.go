@@ -54,6 +54,7 @@ var outcomes = []outcome{
 	{client.ErrLeaseLost, exitLeaseLost, "publish again: a new lease starts over, and uploaded bytes are found again"},
 	{client.ErrDigestMismatch, exitMismatch, ""},
 	{client.ErrSizeMismatch, exitMismatch, ""},
+	{client.ErrSourceChanged, exitMismatch, ""},
 	{client.ErrPointerNotFound, exitNotFound, "see `artifactd pointer ls`; `artifactd pointer create` makes one"},
 	{client.ErrNothingPublished, exitNotFound, "publish something under this name first"},
 	{client.ErrPointerRetired, exitNotFound, "`artifactd pointer create` with the same name goes on with it"},
@@ -105,9 +106,18 @@ func outcomeOf(err error) outcome {
 	return outcome{code: exitUnavailable, hint: "try again; the object store refused or could not answer"}
 }
 
+// oneLine joins the lines of a text.
+func oneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "; ")
+}
+
 // complaint is an error as one line that ends with what to do next.
 func complaint(err error) string {
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text := oneLine(err.Error())
 	text = strings.TrimPrefix(text, errUsage.Error()+": ")
 	if errors.Is(err, context.Canceled) && !strings.Contains(text, ";") {
 		return "interrupted"

@@ -88,7 +88,7 @@ and "artifactd help exit-codes" tell the rest to whoever writes scripts.`,
 	root.AddCommand(p.pointerCommand(), p.publishCommand(), p.runCommand(), p.getCommand(), p.watchCommand(), p.resolveCommand(), p.historyCommand(),
 		p.rollbackCommand(), p.leaseCommand(), p.gcCommand(), p.verifyCommand(), p.recoverCommand(), p.healthCommand(), p.doctorCommand(), p.versionCommand(), p.manCommand())
 	root.AddCommand(topics()...)
-	for _, cmd := range root.Commands() {
+	for _, cmd := range append(root.Commands(), root) {
 		if cmd.HasSubCommands() {
 			refuseUnknown(cmd)
 		}
@@ -106,11 +106,16 @@ and "artifactd help exit-codes" tell the rest to whoever writes scripts.`,
 // prints its help and reports success, which a script with a misspelt word would take for done.
 func refuseUnknown(cmd *cobra.Command) {
 	cmd.Args = cobra.ArbitraryArgs // so that RunE sees them
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		return fmt.Errorf("%w: unknown command %q for %q; see `%s --help`", errUsage, args[0], cmd.CommandPath(), cmd.CommandPath())
+		meant := ""
+		if suggested := cmd.SuggestionsFor(args[0]); len(suggested) > 0 {
+			meant = " did you mean " + strings.Join(suggested, " or ") + "?"
+		}
+		return fmt.Errorf("%w: unknown command %q for %q;%s see `%s --help`", errUsage, args[0], cmd.CommandPath(), meant, cmd.CommandPath())
 	}
 }
 
@@ -151,7 +156,11 @@ func (p *Program) client() (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUsage, err)
 	}
-	return client.New(p.remote.url, p.remote.token, o)
+	c, err := client.New(p.remote.url, p.remote.token, o)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return c, nil
 }
 
 // tokenSource is where tokens come from that are not given at once; nil when one is.

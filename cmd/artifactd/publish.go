@@ -232,6 +232,9 @@ func (p *Program) printOutcome(name string, published types.Published, data any)
 
 func (f *publishFlags) publication(cmd *cobra.Command) (client.Publication, error) {
 	var pub client.Publication
+	if err := f.checkTimes(); err != nil {
+		return pub, err
+	}
 	var err error
 	if pub.Metadata, err = parseMetadata(f.metadata); err != nil {
 		return pub, fmt.Errorf("%w: %w", errUsage, err)
@@ -241,6 +244,17 @@ func (f *publishFlags) publication(cmd *cobra.Command) (client.Publication, erro
 	}
 	pub.OperationID, err = parseOperationID(f.operationID)
 	return pub, err
+}
+
+// checkTimes refuses what the client would take for "not given".
+func (f *publishFlags) checkTimes() error {
+	switch {
+	case f.ttl < time.Second:
+		return fmt.Errorf("%w: --ttl must be at least 1s, not %s", errUsage, f.ttl)
+	case f.wait < 0:
+		return fmt.Errorf("%w: --wait must not be negative", errUsage)
+	}
+	return nil
 }
 
 func parseOperationID(s string) (uuid.UUID, error) {

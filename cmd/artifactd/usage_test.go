@@ -1,0 +1,60 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/artifactd/artifactd/client"
+)
+
+// A value that makes no sense is refused before anything is tried: taken for "not given" it would do
+// something else than what was asked for. Nothing listens at the addresses, so whoever tried ends
+// with another exit code.
+func TestSenselessValuesAreUsage(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("x"))
+	for _, tc := range []struct {
+		says string
+		args []string
+	}{
+		{"--ttl must be at least 1s", []string{"publish", "a", file, "--ttl", "-5s"}},
+		{"--ttl must be at least 1s", []string{"publish", "a", file, "--ttl", "0"}},
+		{"--ttl must be at least 1s", []string{"run", "a", "--ttl", "1ms", "--file", file, "--", "true"}},
+		{"--wait must not be negative", []string{"publish", "a", file, "--wait", "-1s"}},
+		{"--wait must not be negative", []string{"run", "a", "--wait", "-1s", "--file", file, "--", "true"}},
+		// Taken for 0 it would make an access token that never ends.
+		{"--expires-in must not be negative", []string{"token", "create", "x", "--pattern", "*", "--expires-in", "-5h", "--database-url", "postgres://127.0.0.1:1/x"}},
+		{"must be an http or https URL", []string{"resolve", "a", "--url", "ftp://example.com"}},
+		{"--listen", []string{"dev", "--listen", "nonsense"}},
+		{"--gc-rate", []string{"dev", "--gc-rate", "-3", "--listen", "127.0.0.1:0"}},
+	} {
+		args := append([]string{"--data", filepath.Join(t.TempDir(), "data")}, tc.args...)
+		r := run(t, []string{"ARTIFACTD_URL=http://127.0.0.1:1"}, args...)
+		if r.code != exitUsage || !strings.Contains(r.stderr, tc.says) {
+			t.Errorf("%v: exit code %d, stderr %q", tc.args, r.code, r.stderr)
+		}
+	}
+}
+
+// What is proposed instead of a misspelt command stands in the one line that an error has.
+func TestMisspeltCommands(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"artifactd: unknown command \"pubish\" for \"artifactd\"; did you mean publish? see `artifactd --help`\n":               {"pubish"},
+		"artifactd: unknown command \"creat\" for \"artifactd pointer\"; did you mean create? see `artifactd pointer --help`\n": {"pointer", "creat", "x"},
+	} {
+		if r := run(t, nil, args...); r.stderr != want || r.code != exitUsage {
+			t.Errorf("exit code %d, stderr %q, want %q", r.code, r.stderr, want)
+		}
+	}
+}
+
+// Bytes that are not the declared ones have one exit code, whoever notices that first: this program,
+// which sees the file shrink, or the store, which counts.
+func TestAChangedFileIsAMismatch(t *testing.T) {
+	t.Parallel()
+	if code := outcomeOf(client.ErrSourceChanged).code; code != exitMismatch {
+		t.Errorf("exit code %d", code)
+	}
+}
