@@ -10,7 +10,7 @@ import (
 
 // ErrLeaseEnding is the cause of a kept context that ended because the lease's time ran out before
 // any renewal got through. errors.Is(err, ErrLeaseLost) holds for it too.
-var ErrLeaseEnding = fmt.Errorf("%w: no renewal got through in time; acquire a new lease and start over", ErrLeaseLost)
+var ErrLeaseEnding = fmt.Errorf("%w: no renewal got through in time", ErrLeaseLost)
 
 // Keeper renews a lease until it is stopped or the lease is lost.
 type Keeper struct {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io/fs"
 	"net/http"
@@ -51,7 +52,7 @@ var outcomes = []outcome{
 	{client.ErrLeaseHeld, exitLeaseHeld, "wait for it with --wait, or end it with `artifactd lease break`"},
 	{client.ErrPublishRefused, exitLeaseLost, ""},
 	{client.ErrOperationMismatch, exitLeaseLost, "nothing was changed; take a new --operation-id for a new request"},
-	{client.ErrLeaseLost, exitLeaseLost, "publish again: a new lease starts over, and uploaded bytes are found again"},
+	{client.ErrLeaseLost, exitLeaseLost, "run the same command again: it takes a new lease, and uploaded bytes are found again"},
 	{client.ErrDigestMismatch, exitMismatch, ""},
 	{client.ErrSizeMismatch, exitMismatch, ""},
 	{client.ErrSourceChanged, exitMismatch, ""},
@@ -90,6 +91,10 @@ func outcomeOf(err error) outcome {
 	if errors.As(err, &transport) && transport.Store {
 		return outcome{code: exitUnavailable, hint: "is the store running, and can it be reached from here? try again"}
 	}
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
+		return outcome{code: exitUnavailable, hint: "is this the service? if its certificate is of an authority of your own, name that with --ca-file"}
+	}
 	if errors.As(err, &transport) {
 		return outcome{code: exitUnavailable, hint: "is the service running there? see --url, or start one with `artifactd dev`"}
 	}
@@ -100,6 +105,8 @@ func outcomeOf(err error) outcome {
 		return outcome{code: exitFailed}
 	case store.Status == http.StatusInsufficientStorage:
 		return outcome{code: exitUnavailable, hint: "it has no space left: free some, or raise its quota, and run this again"}
+	case store.Status == http.StatusRequestedRangeNotSatisfiable:
+		return outcome{code: exitUnavailable, hint: "the object is shorter than what was published: see `artifactd verify`"}
 	case store.Status == http.StatusNotFound:
 		return outcome{code: exitUnavailable, hint: "its version was collected meanwhile, or the store has lost the object: see `artifactd history` and `artifactd verify`"}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ func TestComplaintsAboutTheStore(t *testing.T) {
 	}{
 		{client.StoreError{Status: 404, Code: "NoSuchKey", Host: "store:9000"}, "artifactd verify", "try again"},
 		{client.StoreError{Status: 507, Code: "InsufficientStorage", Host: "store:9000"}, "no space left", "try again"},
+		{client.StoreError{Status: 416, Code: "InvalidRange", Host: "store:9000"}, "artifactd verify", "try again"},
 		{client.StoreError{Status: 503, Code: "SlowDown", Host: "store:9000"}, "try again", "artifactd verify"},
 	} {
 		err := fmt.Errorf("get report.txt: %w", &tc.err)
@@ -26,6 +29,25 @@ func TestComplaintsAboutTheStore(t *testing.T) {
 		if code := outcomeOf(err).code; code != exitUnavailable {
 			t.Errorf("%v: exit code %d", err, code)
 		}
+	}
+}
+
+// A certificate that is not trusted is no service that is missing.
+func TestComplaintAboutACertificate(t *testing.T) {
+	err := fmt.Errorf("health: %w", &client.TransportError{Host: "localhost:8443", Err: &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}})
+	if text := complaint(err); !strings.Contains(text, "--ca-file") || strings.Contains(text, "is the service running") {
+		t.Error(text)
+	}
+	if code := outcomeOf(err).code; code != exitUnavailable {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Whoever published knows commands, not leases: what to do is said once, and so that it can be done.
+func TestComplaintAboutALostLease(t *testing.T) {
+	text := complaint(client.ErrLeaseEnding)
+	if strings.Contains(text, "acquire") || !strings.Contains(text, "run the same command again") {
+		t.Error(text)
 	}
 }
 
