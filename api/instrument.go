@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -161,6 +162,9 @@ func (s *Server) problem(c echo.Context, err error) (types.Problem, time.Duratio
 		id := uuid.NewString()
 		p.ErrorId = &id
 		s.logUnexpected(c, id, err)
+	} else if p.Status == http.StatusServiceUnavailable && errors.Is(c.Request().Context().Err(), context.Canceled) {
+		// A watch that ends, or Ctrl-C: nothing is wrong here, and nobody reads the answer.
+		s.logger.LogAttrs(c.Request().Context(), slog.LevelDebug, "the caller is gone", slog.String("route", c.Path()), slog.Any("error", err))
 	} else if p.Status == http.StatusServiceUnavailable {
 		s.logger.LogAttrs(c.Request().Context(), slog.LevelWarn, "unavailable", slog.String("route", c.Path()), slog.Any("error", err))
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -250,6 +251,37 @@ func TestAVersionThatIsCollectedMeanwhileIsGone(t *testing.T) {
 		t.Error("the log tells of a loss")
 	}
 	h.admin.do("GET", h.admin.resolve("p").Files[0].Url, nil).problem(500, "internal") // that one nobody collects
+}
+
+// Whoever watches ends that by going away. The operator's log has warnings of what the service lacks,
+// and that is nothing of the kind.
+func TestACallerThatGoesAwayIsNoWarning(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{})
+	h.admin.create("p")
+	h.admin.publishFiles("p", map[string]string{"f": "1"})
+	tag := h.admin.do("GET", "/v1/pointers/p", nil).header.Get("ETag")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	gone := make(chan error, 1)
+	go func() {
+		resp, err := direct.Do(h.admin.request("GET", "/v1/pointers/p?wait=50", nil, "If-None-Match", tag).WithContext(ctx))
+		if err == nil {
+			resp.Body.Close()
+		}
+		gone <- err
+	}()
+	eventually(t, "the watch begins", func() bool {
+		return strings.Contains(h.metrics(), `artifactd_http_requests_in_flight 2`)
+	})
+	leave()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the watch ended by itself: %v", err)
+	}
+	eventually(t, "its end is in the log", func() bool { return strings.Contains(h.log.String(), "context canceled") })
+	if log := h.log.String(); strings.Contains(log, "level=WARN") {
+		t.Errorf("a warning: %s", log)
+	}
 }
 
 func TestAMissingObjectIsNoAnswer(t *testing.T) {
