@@ -4,6 +4,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -48,6 +51,18 @@ func TestComplaintAboutALostLease(t *testing.T) {
 	text := complaint(client.ErrLeaseEnding)
 	if strings.Contains(text, "acquire") || !strings.Contains(text, "run the same command again") {
 		t.Error(text)
+	}
+}
+
+// A file that is not there does not come by itself, as a backend does: trying again is no use.
+func TestAMissingFileIsNoBackend(t *testing.T) {
+	_, missing := os.ReadFile(filepath.Join(t.TempDir(), "cert.pem"))
+	if err := unavailable(fmt.Errorf("--tls-cert and --tls-key: %w", missing)); outcomeOf(err).code != exitFailed {
+		t.Error(complaint(err))
+	}
+	_, refused := net.Dial("tcp", "127.0.0.1:1")
+	if err := unavailable(fmt.Errorf("database: %w", refused)); outcomeOf(err).code != exitUnavailable {
+		t.Error(complaint(err))
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"strings"
@@ -70,10 +71,12 @@ service's. It is safe to run at any time, more than once and at once.`,
 	return cmd
 }
 
-// unavailable gives a database or network that does not answer its exit code.
+// unavailable gives a database or network that does not answer its exit code. The error number in a
+// file's error passes for a network's, so files are left out.
 func unavailable(err error) error {
 	var network net.Error
-	if err != nil && (errors.Is(err, daemon.ErrUnavailable) || errors.As(err, &network)) {
+	var file *fs.PathError
+	if errors.Is(err, daemon.ErrUnavailable) || errors.As(err, &network) && !errors.As(err, &file) {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return err
