@@ -33,11 +33,11 @@ var (
 	errTooLarge          = errors.New("the body is too large")
 	errUnsupportedMedia  = errors.New("the body must be JSON: send Content-Type: application/json")
 	errRangeNotSatisfied = errors.New("the range lies outside the file")
-	errTooManyRequests   = errors.New("too many requests; try again after Retry-After")
+	errTooManyRequests   = errors.New("too many requests; try again later: Retry-After says when")
 	errNotUploaded       = errors.New("the store has no object for this artifact; send the bytes to its upload URL first")
 	errDigestMismatch    = artifacts.ErrDigestMismatch
 	errSizeMismatch      = artifacts.ErrSizeMismatch
-	errUnavailable       = errors.New("temporarily unavailable; try again after Retry-After")
+	errUnavailable       = errors.New("temporarily unavailable; try again")
 	errInternal          = errors.New("internal error")
 	errLostBytes         = errors.New("bytes of a published file are lost")
 )
