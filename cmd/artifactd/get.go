@@ -22,10 +22,10 @@ func (p *Program) getCommand() *cobra.Command {
 		Short: "Download the current version, or one file of it",
 		Long: `Download the current version, or one file of it. Bytes are verified against their published digest
 before anything takes the place of a file that exists; of a whole version, what is there already and
-right is not fetched again. -O names a file, a folder or, as "-", standard
-output; without it files go to the current folder under their own names. What goes to standard
-output, or to anything that is not a regular file, is verified too, but cannot be taken back: check
-the exit code.`,
+right is not fetched again, and files that it does not have are left alone. -O names a file, a folder
+or, as "-", standard output; without it files go to the current folder under their own names. What goes
+to standard output, or to anything that is not a regular file, is verified too, but cannot be taken
+back: check the exit code.`,
 		Example: "  artifactd get acme.reports.daily\n  artifactd get acme.site index.html -O - | head",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

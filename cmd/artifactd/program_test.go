@@ -289,7 +289,12 @@ func operationIDs(t *testing.T, d *instance) {
 	d.run(exitDone, "pointer", "create", "a.op")
 	id := uuid.NewString()
 	first := decode[types.Published](t, d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json"))
-	again := decode[types.Published](t, d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json"))
+	r := d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json")
+	again := decode[types.Published](t, r)
+	// Whoever gives the id with other files has to see that it was not these that were published.
+	if !strings.Contains(r.stderr, "the files were not looked at") {
+		t.Errorf("stderr %q", r.stderr)
+	}
 	if first != again {
 		t.Errorf("first %+v, again %+v", first, again)
 	}

@@ -40,8 +40,8 @@ func (p *Program) publishCommand() *cobra.Command {
 		Use:   "publish NAME PATH...",
 		Short: "Publish files as the new version of a pointer",
 		Long: `Publish files as the new version of a pointer. A file is named by its base name, a folder's files by
-their paths below it. A lease is taken, held while the bytes move and given back if anything fails;
-readers see all of it or nothing.
+their paths below it; modes, times and empty folders are not kept, and symbolic links are refused. A lease
+is taken, held while the bytes move and given back if anything fails; readers see all of it or nothing.
 
 A publish that was cut off and is started again moves only what is missing. With --operation-id it
 goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
@@ -203,12 +203,17 @@ func (p *Program) recorded(ctx context.Context, c *client.Client, name string, i
 		}
 		return true, fmt.Errorf("%w (%s) is the recorded outcome of operation %s; take a new --operation-id to try anew", client.ErrPublishRefused, reason, id)
 	}
+	said := func() {
+		p.note("artifactd: operation %s was published before; nothing was sent, and the files were not looked at", id)
+	}
 	for _, v := range op.Versions {
 		if v.Pointer == name {
+			said()
 			return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: v.Version}})
 		}
 	}
 	if len(op.Versions) == 0 && op.Version != nil {
+		said()
 		return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: *op.Version}})
 	}
 	return true, fmt.Errorf("%w: operation %s published something else than %s", client.ErrOperationMismatch, id, name)
