@@ -50,12 +50,12 @@ func (p *Program) Run(ctx context.Context) int {
 	p.root.SetIn(p.Stdin)
 	p.root.SetOut(p.Stdout)
 	p.root.SetErr(p.Stderr)
-	err := p.root.ExecuteContext(ctx)
+	cmd, err := p.root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
 	}
 	if !p.running {
-		err = fmt.Errorf("%w: %w; see `artifactd help`", errUsage, err)
+		err = fmt.Errorf("%w: %w; see `%s --help`", errUsage, err, cmd.CommandPath())
 	}
 	fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(err))
 	return outcomeOf(err).code

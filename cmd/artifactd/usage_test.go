@@ -50,6 +50,21 @@ func TestMisspeltCommands(t *testing.T) {
 	}
 }
 
+// Who counted wrong is shown how this command is called, not the list of all of them.
+func TestMissingArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"publish", "a"}, {"get"}, {"pointer", "create"}, {"publish", "a", "b", "--frob"}} {
+		r := run(t, nil, args...)
+		command := strings.Join(args[:1], " ")
+		if args[0] == "pointer" {
+			command = "pointer create"
+		}
+		if r.code != exitUsage || !strings.HasSuffix(r.stderr, "; see `artifactd "+command+" --help`\n") {
+			t.Errorf("%v: exit code %d, stderr %q", args, r.code, r.stderr)
+		}
+	}
+}
+
 // Bytes that are not the declared ones have one exit code, whoever notices that first: this program,
 // which sees the file shrink, or the store, which counts.
 func TestAChangedFileIsAMismatch(t *testing.T) {
