@@ -66,6 +66,14 @@ func TestAMissingFileIsNoBackend(t *testing.T) {
 	}
 }
 
+// A damaged object is told from a lost one, and what to do about it too.
+func TestComplaintAboutDamage(t *testing.T) {
+	err := damaged(fmt.Errorf("f: %w: the bytes that came hash to x, published was y", client.ErrDigestMismatch))
+	if text := complaint(err); !strings.Contains(text, "artifactd verify --deep") || outcomeOf(err).code != exitMismatch {
+		t.Error(text)
+	}
+}
+
 // A sentence of the service's and the hint after it are one line without a full stop in its middle.
 func TestComplaintsReadWell(t *testing.T) {
 	text := complaint(fmt.Errorf("%w: \"ci\" holds the lease for another 50.0 s unless it renews; try again then.", client.ErrLeaseHeld))

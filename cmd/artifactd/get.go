@@ -33,11 +33,20 @@ back: check the exit code.`,
 			if len(args) == 2 {
 				path = args[1]
 			}
-			return p.get(cmd.Context(), args[0], path, out)
+			return damaged(p.get(cmd.Context(), args[0], path, out))
 		},
 	}
 	cmd.Flags().StringVarP(&out, "out", "O", "", `file, folder, or "-" for standard output`)
 	return p.clientCommand(cmd)
+}
+
+// damaged says what to do about bytes that came otherwise than they were published: asking for them
+// again does not mend them.
+func damaged(err error) error {
+	if errors.Is(err, client.ErrDigestMismatch) || errors.Is(err, client.ErrSizeMismatch) {
+		return fmt.Errorf("%w; the object may be damaged: see `artifactd verify --deep`, or publish the files again", err)
+	}
+	return err
 }
 
 func (p *Program) get(ctx context.Context, name, path, out string) error {
