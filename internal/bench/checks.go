@@ -52,9 +52,9 @@ func (s *stack) publishing(ctx context.Context, name string, change func(*daemon
 		}
 	}
 	digest := artifacts.DigestOf(payload)
-	return o.api.counted(func(ctx context.Context, d time.Duration) (sample, error) {
+	return s.spentOverall("checks", name, o.service.PID, o.api.counted(func(ctx context.Context, d time.Duration) (sample, error) {
 		return load(ctx, commitWorkers, d, func(ctx context.Context, w int) error {
 			return o.api.publishSame(ctx, names[w], digest, len(payload))
 		})
-	}), nil
+	})), nil
 }

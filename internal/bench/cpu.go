@@ -27,31 +27,66 @@ func (s *stack) withCPU(benchmark, who string, run side) side {
 	}
 }
 
+// usage is how much time of processors the servers took for some operations.
+type usage struct {
+	names      []string
+	pids       []int
+	used       []time.Duration
+	operations int64
+	unknown    bool // the system does not tell
+}
+
+func (s *stack) usageOf(service int) *usage {
+	return &usage{names: []string{"service", "Postgres", "store"}, pids: []int{service, s.postgres.Pid(), s.s3.Pid()}, used: make([]time.Duration, 3)}
+}
+
+// of adds what the servers take for the operations of do.
+func (u *usage) of(do func() (sample, error)) (sample, error) {
+	read := func(sign time.Duration) {
+		for i, pid := range u.pids {
+			t, known := cpuTime(pid)
+			u.used[i] += sign * t
+			u.unknown = u.unknown || !known
+		}
+	}
+	read(-1)
+	one, err := do()
+	read(1)
+	u.operations += one.operations
+	return one, err
+}
+
+func (u *usage) line(who string) string {
+	line := who + ": of processors per operation"
+	for i, name := range u.names {
+		line += fmt.Sprintf(", %s %.0f µs", name, u.used[i].Seconds()*1e6/float64(max(u.operations, 1)))
+	}
+	return line
+}
+
 // spent notes how much time of processors each server took for each of the operations of do. What is
 // waited for on a disk is not in it.
 func (s *stack) spent(benchmark, who string, service int, do func() (sample, error)) (sample, error) {
-	servers := []struct {
-		name string
-		pid  int
-	}{{"service", service}, {"Postgres", s.postgres.Pid()}, {"store", s.s3.Pid()}}
-	before := make([]time.Duration, len(servers))
-	for i, server := range servers {
-		before[i], _ = cpuTime(server.pid)
+	u := s.usageOf(service)
+	one, err := u.of(do)
+	if err == nil && one.operations > 0 && !u.unknown {
+		s.note(benchmark, "%s", u.line(who))
 	}
-	one, err := do()
-	if err != nil || one.operations == 0 {
+	return one, err
+}
+
+// spentOverall is spent for a side of many short turns: one line tells of all of them.
+func (s *stack) spentOverall(benchmark, who string, service int, run side) side {
+	u := s.usageOf(service)
+	s.note(benchmark, "%s", u.line(who))
+	n := len(s.notes[benchmark]) - 1
+	return func(ctx context.Context, d time.Duration) (sample, error) {
+		one, err := u.of(func() (sample, error) { return run(ctx, d) })
+		if !u.unknown {
+			s.notes[benchmark][n] = u.line(who)
+		}
 		return one, err
 	}
-	line := who + ": of processors per operation"
-	for i, server := range servers {
-		after, known := cpuTime(server.pid)
-		if !known {
-			return one, nil
-		}
-		line += fmt.Sprintf(", %s %.0f µs", server.name, (after-before[i]).Seconds()*1e6/float64(one.operations))
-	}
-	s.note(benchmark, "%s", line)
-	return one, nil
 }
 
 // cpuTime is the time that a process and its descendants had so far, those that have ended included.

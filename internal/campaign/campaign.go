@@ -143,6 +143,14 @@ func (c *campaign) count(method string, a answer) {
 		what = method + " no answer"
 	}
 	c.answers.add(what)
+	c.expected(method, a.status, a.Detail)
+}
+
+// expected takes an internal error for a violation: no fault here is one that a service must not expect.
+func (c *campaign) expected(what string, status int, said string) {
+	if status == http.StatusInternalServerError {
+		c.violate("%s was answered 500: %s", what, said)
+	}
 }
 
 // maxViolations bounds what is kept; the first ones matter.

@@ -96,6 +96,7 @@ func (a *actor) readFile(s *shelf, t pointer.Token, path string) (int, []byte) {
 		status, body, _ = a.get(location, "")
 	}
 	a.c.answers.add(fmt.Sprintf("read of a file %d", status))
+	a.c.expected(fmt.Sprintf("a read of %s of version %s of %s", path, t, s.name), status, string(body))
 	return status, body
 }
 
