@@ -15,13 +15,10 @@ import (
 
 // Delete implements [artifacts.BlobDeleter].
 func (s *Store) Delete(ctx context.Context, keys []string) ([]artifacts.Deleted, error) {
-	return s.deleter.Delete(ctx, deleting{s}, keys)
+	return s.deleter.Delete(ctx, driver{s}, keys)
 }
 
-// deleting is what [bucket.Deleter] needs.
-type deleting struct{ *Store }
-
-func (s deleting) Versioned(ctx context.Context) (bool, error) {
+func (s driver) Versioned(ctx context.Context) (bool, error) {
 	v, err := s.core.GetBucketVersioning(ctx, s.cfg.Bucket)
 	switch {
 	case err == nil:
@@ -32,7 +29,7 @@ func (s deleting) Versioned(ctx context.Context) (bool, error) {
 	return false, s.translate(ctx, "ask for the versioning of", s.cfg.Bucket, err)
 }
 
-func (s deleting) VersionsOf(ctx context.Context, key string) ([]bucket.Version, error) {
+func (s driver) VersionsOf(ctx context.Context, key string) ([]bucket.Version, error) {
 	var versions []bucket.Version
 	options := minio.ListObjectsOptions{Prefix: key, Recursive: true, WithVersions: true}
 	for info := range s.core.ListObjectsIter(ctx, s.cfg.Bucket, options) {
@@ -52,7 +49,7 @@ func (s deleting) VersionsOf(ctx context.Context, key string) ([]bucket.Version,
 	return versions, s.translate(ctx, "list the versions of", key, ctx.Err())
 }
 
-func (s deleting) TryDeleteBatch(ctx context.Context, versions []bucket.Version) (map[bucket.Version]error, int, error) {
+func (s driver) TryDeleteBatch(ctx context.Context, versions []bucket.Version) (map[bucket.Version]error, int, error) {
 	objects := func(yield func(minio.ObjectInfo) bool) {
 		for _, v := range versions {
 			if !yield(minio.ObjectInfo{Key: v.Key, VersionID: v.ID}) {
@@ -84,12 +81,12 @@ func (s deleting) TryDeleteBatch(ctx context.Context, versions []bucket.Version)
 	return fates, 0, nil
 }
 
-func (s deleting) TryDelete(ctx context.Context, v bucket.Version) error {
+func (s driver) TryDelete(ctx context.Context, v bucket.Version) error {
 	err := s.core.RemoveObject(ctx, s.cfg.Bucket, v.Key, minio.RemoveObjectOptions{VersionID: v.ID})
 	return s.translate(ctx, "delete", v.Key, err)
 }
 
-func (s deleting) Retained(ctx context.Context, v bucket.Version) (bool, error) {
+func (s driver) Retained(ctx context.Context, v bucket.Version) (bool, error) {
 	info, err := s.core.StatObject(ctx, s.cfg.Bucket, v.Key, minio.StatObjectOptions{VersionID: v.ID})
 	if err != nil {
 		return false, s.translate(ctx, "head", v.Key, err)

@@ -22,32 +22,16 @@ func (s *Store) Put(ctx context.Context, u artifacts.Upload, body io.Reader) err
 
 // PutProving implements [artifacts.BlobWriter].
 func (s *Store) PutProving(ctx context.Context, u artifacts.Upload, body io.Reader) (artifacts.Digest, error) {
-	var none artifacts.Digest
-	if err := bucket.CheckUpload(u); err != nil {
-		return none, err
-	}
-	verified, stream := bucket.NewBody(body, u.Size, u.Digest)
-	if u.Size == 0 {
-		if err := verified.CheckEmpty(); err != nil {
-			return none, s.translate(ctx, "put", u.Key, err)
-		}
-	}
-	options := createOnly(u)
+	return bucket.Put(ctx, driver{s}, u, body)
+}
+
+func (s driver) TryPut(ctx context.Context, u artifacts.Upload, body io.Reader) (told artifacts.Digest, attempts int, err error) {
+	options := described(u)
+	options.SetMatchETagExcept("*")
 	options.UserMetadata[checksumHeader] = u.Digest.Base64()
-	attempts := 0
 	// The digest is the payload's hash of the signature as well, so nothing is hashed twice.
-	out, err := s.core.PutObject(counted(ctx, &attempts), s.cfg.Bucket, u.Key, stream, u.Size, "", u.Digest.Hex(), options)
-	if err == nil {
-		return bucket.FullChecksum(out.ChecksumSHA256, out.ChecksumMode), nil
-	}
-	if fault := verified.Fault(); fault != nil {
-		return none, s.translate(ctx, "put", u.Key, fault)
-	}
-	err = s.translate(ctx, "put", u.Key, err)
-	if bucket.Unclear(err, attempts) && verified.Complete() {
-		err = bucket.Settle(ctx, s, u, err)
-	}
-	return none, err
+	out, err := s.core.PutObject(counted(ctx, &attempts), s.cfg.Bucket, u.Key, body, u.Size, "", u.Digest.Hex(), options)
+	return bucket.FullChecksum(out.ChecksumSHA256, out.ChecksumMode), attempts, s.translate(ctx, "put", u.Key, err)
 }
 
 // described are the options of a request that makes an object: its type and metadata.
@@ -61,12 +45,5 @@ func described(u artifacts.Upload) minio.PutObjectOptions {
 		// With the prefix no name can be taken for another header.
 		options.UserMetadata["X-Amz-Meta-"+name] = value
 	}
-	return options
-}
-
-// createOnly are the options of a PUT that replaces nothing.
-func createOnly(u artifacts.Upload) minio.PutObjectOptions {
-	options := described(u)
-	options.SetMatchETagExcept("*")
 	return options
 }

@@ -36,6 +36,9 @@ type Store struct {
 
 var _ artifacts.Store = (*Store)(nil)
 
+// driver is what package bucket needs: the store's requests, one a method.
+type driver struct{ *Store }
+
 // New makes a Store. It does not talk to the store yet, and looks for credentials when they are
 // first needed.
 func New(_ context.Context, cfg Config) (*Store, error) {

@@ -16,13 +16,10 @@ import (
 
 // Delete implements [artifacts.BlobDeleter].
 func (s *Store) Delete(ctx context.Context, keys []string) ([]artifacts.Deleted, error) {
-	return s.deleter.Delete(ctx, deleting{s}, keys)
+	return s.deleter.Delete(ctx, driver{s}, keys)
 }
 
-// deleting is what [bucket.Deleter] needs.
-type deleting struct{ *Store }
-
-func (s deleting) Versioned(ctx context.Context) (bool, error) {
+func (s driver) Versioned(ctx context.Context) (bool, error) {
 	out, err := s.client.GetBucketVersioning(ctx, &s3.GetBucketVersioningInput{Bucket: &s.cfg.Bucket})
 	switch {
 	case err == nil:
@@ -33,7 +30,7 @@ func (s deleting) Versioned(ctx context.Context) (bool, error) {
 	return false, s.translate(ctx, "ask for the versioning of", s.cfg.Bucket, err)
 }
 
-func (s deleting) VersionsOf(ctx context.Context, key string) ([]bucket.Version, error) {
+func (s driver) VersionsOf(ctx context.Context, key string) ([]bucket.Version, error) {
 	var versions []bucket.Version
 	in := &s3.ListObjectVersionsInput{Bucket: &s.cfg.Bucket, Prefix: &key}
 	for {
@@ -78,7 +75,7 @@ func beyond(page *s3.ListObjectVersionsOutput, key string) bool {
 	return false
 }
 
-func (s deleting) TryDeleteBatch(ctx context.Context, versions []bucket.Version) (map[bucket.Version]error, int, error) {
+func (s driver) TryDeleteBatch(ctx context.Context, versions []bucket.Version) (map[bucket.Version]error, int, error) {
 	ids := make([]types.ObjectIdentifier, len(versions))
 	for i, v := range versions {
 		ids[i] = types.ObjectIdentifier{Key: &v.Key, VersionId: optional(v.ID)}
@@ -100,12 +97,12 @@ func (s deleting) TryDeleteBatch(ctx context.Context, versions []bucket.Version)
 	return fates, 0, nil
 }
 
-func (s deleting) TryDelete(ctx context.Context, v bucket.Version) error {
+func (s driver) TryDelete(ctx context.Context, v bucket.Version) error {
 	_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &s.cfg.Bucket, Key: &v.Key, VersionId: optional(v.ID)})
 	return s.translate(ctx, "delete", v.Key, err)
 }
 
-func (s deleting) Retained(ctx context.Context, v bucket.Version) (bool, error) {
+func (s driver) Retained(ctx context.Context, v bucket.Version) (bool, error) {
 	head, err := s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &s.cfg.Bucket, Key: &v.Key, VersionId: optional(v.ID)})
 	if err != nil {
 		return false, s.translate(ctx, "head", v.Key, err)
@@ -119,7 +116,7 @@ func (s deleting) Retained(ctx context.Context, v bucket.Version) (bool, error) 
 
 // retainedByDefault asks for the bucket's own rule, which versitygw applies without telling it in the
 // headers of the object.
-func (s deleting) retainedByDefault(ctx context.Context, modified time.Time) (bool, error) {
+func (s driver) retainedByDefault(ctx context.Context, modified time.Time) (bool, error) {
 	out, err := s.client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &s.cfg.Bucket})
 	if err != nil {
 		return false, s.translate(ctx, "object lock of", s.cfg.Bucket, err)

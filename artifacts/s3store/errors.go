@@ -3,7 +3,6 @@ package s3store
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -13,24 +12,13 @@ import (
 	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 )
 
-// translate turns an error of the SDK into one of package artifacts, by its code, status and
-// type. Every error of this driver passes here.
+// translate is [bucket.Translate] with this SDK's errors. Every error of this driver passes here.
 func (s *Store) translate(ctx context.Context, doing, key string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if cause := ctx.Err(); cause != nil {
-		return fmt.Errorf("s3: %s %s: %w", doing, key, cause)
-	}
-	return fmt.Errorf("s3: %s %s: %w: %w", doing, key, meaning(err), err)
+	return bucket.Translate(ctx, doing, key, err, meaning)
 }
 
 // meaning is the sentinel for an error of the SDK.
 func meaning(err error) error {
-	var bodyErr *bucket.BodyError
-	if errors.As(err, &bodyErr) {
-		return bucket.ErrBody
-	}
 	var resp *awshttp.ResponseError
 	if !errors.As(err, &resp) {
 		return withoutResponse(err)

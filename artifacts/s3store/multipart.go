@@ -45,47 +45,25 @@ func (s *Store) partInput(m artifacts.Multipart, p artifacts.Part) *s3.UploadPar
 
 // PutPart implements [artifacts.BlobMultiparter].
 func (s *Store) PutPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, body io.Reader) error {
-	if err := bucket.CheckPart(m, p); err != nil {
-		return err
-	}
-	verified, stream := bucket.NewBody(body, p.Size, p.SHA256)
-	in := s.partInput(m, p)
-	in.Body = stream
-	attempts := 0
-	_, err := s.client.UploadPart(ctx, in, sendOnce(&attempts))
-	if err == nil {
-		return nil
-	}
-	if fault := verified.Fault(); fault != nil {
-		return s.translate(ctx, "put a part of", m.Key, fault)
-	}
-	err = s.translate(ctx, "put a part of", m.Key, err)
-	if bucket.Unclear(err, attempts) && verified.Complete() {
-		return bucket.SettlePart(ctx, multiparting{s}, m, p, err)
-	}
-	return err
+	return bucket.PutPart(ctx, driver{s}, m, p, body)
 }
 
 // ListParts implements [artifacts.BlobMultiparter].
 func (s *Store) ListParts(ctx context.Context, m artifacts.Multipart) ([]artifacts.Part, error) {
-	stored, err := multiparting{s}.Stored(ctx, m)
-	return bucket.Parts(stored), err
+	return bucket.ListParts(ctx, driver{s}, m)
 }
 
 // CompleteMultipart implements [artifacts.BlobMultiparter].
 func (s *Store) CompleteMultipart(ctx context.Context, u artifacts.Upload, uploadID string, parts []artifacts.Part) error {
-	return bucket.Complete(ctx, multiparting{s}, u, uploadID, parts)
+	return bucket.Complete(ctx, driver{s}, u, uploadID, parts)
 }
 
 // AbortMultipart implements [artifacts.BlobMultiparter].
 func (s *Store) AbortMultipart(ctx context.Context, m artifacts.Multipart) error {
-	return bucket.Abort(ctx, multiparting{s}, m)
+	return bucket.Abort(ctx, driver{s}, m)
 }
 
-// multiparting is what [bucket.Complete] and [bucket.Abort] need.
-type multiparting struct{ *Store }
-
-func (s multiparting) Stored(ctx context.Context, m artifacts.Multipart) ([]bucket.StoredPart, error) {
+func (s driver) Stored(ctx context.Context, m artifacts.Multipart) ([]bucket.StoredPart, error) {
 	if err := bucket.CheckUploadID(m); err != nil {
 		return nil, err
 	}
@@ -131,7 +109,14 @@ func nextParts(next, current *string) (*string, error) {
 	return next, nil
 }
 
-func (s multiparting) TryComplete(ctx context.Context, m artifacts.Multipart, parts []bucket.StoredPart, createOnly bool) (int, int, error) {
+func (s driver) TryPutPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, body io.Reader) (attempts int, err error) {
+	in := s.partInput(m, p)
+	in.Body = body
+	_, err = s.client.UploadPart(ctx, in, sendOnce(&attempts))
+	return attempts, s.translate(ctx, "put a part of", m.Key, err)
+}
+
+func (s driver) TryComplete(ctx context.Context, m artifacts.Multipart, parts []bucket.StoredPart, createOnly bool) (int, int, error) {
 	completed := make([]types.CompletedPart, len(parts))
 	for i, p := range parts {
 		completed[i] = types.CompletedPart{
@@ -150,7 +135,7 @@ func (s multiparting) TryComplete(ctx context.Context, m artifacts.Multipart, pa
 	return attempts, status(err), s.translate(ctx, "complete", m.Key, err)
 }
 
-func (s multiparting) TryAbort(ctx context.Context, m artifacts.Multipart) error {
+func (s driver) TryAbort(ctx context.Context, m artifacts.Multipart) error {
 	_, err := s.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &s.cfg.Bucket, Key: &m.Key, UploadId: &m.UploadID})
 	return s.translate(ctx, "abort the upload to", m.Key, err)
 }

@@ -1,7 +1,6 @@
 package s3store
 
 import (
-	"bytes"
 	"context"
 	"io"
 
@@ -23,32 +22,17 @@ func (s *Store) Put(ctx context.Context, u artifacts.Upload, body io.Reader) err
 
 // PutProving implements [artifacts.BlobWriter].
 func (s *Store) PutProving(ctx context.Context, u artifacts.Upload, body io.Reader) (artifacts.Digest, error) {
-	var none artifacts.Digest
-	if err := bucket.CheckUpload(u); err != nil {
-		return none, err
-	}
-	verified, stream := bucket.NewBody(body, u.Size, u.Digest)
+	return bucket.Put(ctx, driver{s}, u, body)
+}
+
+func (s driver) TryPut(ctx context.Context, u artifacts.Upload, body io.Reader) (told artifacts.Digest, attempts int, err error) {
 	in := s.putInput(u)
-	in.Body = stream
-	if u.Size == 0 {
-		if err := verified.CheckEmpty(); err != nil {
-			return none, s.translate(ctx, "put", u.Key, err)
-		}
-		in.Body = bytes.NewReader(nil)
-	}
-	attempts := 0
+	in.Body = body
 	out, err := s.client.PutObject(ctx, in, sendOnce(&attempts))
-	if err == nil {
-		return bucket.FullChecksum(aws.ToString(out.ChecksumSHA256), string(out.ChecksumType)), nil
+	if err != nil {
+		return told, attempts, s.translate(ctx, "put", u.Key, err)
 	}
-	if fault := verified.Fault(); fault != nil {
-		return none, s.translate(ctx, "put", u.Key, fault)
-	}
-	err = s.translate(ctx, "put", u.Key, err)
-	if bucket.Unclear(err, attempts) && verified.Complete() {
-		err = bucket.Settle(ctx, s, u, err)
-	}
-	return none, err
+	return bucket.FullChecksum(aws.ToString(out.ChecksumSHA256), string(out.ChecksumType)), attempts, nil
 }
 
 func (s *Store) putInput(u artifacts.Upload) *s3.PutObjectInput {

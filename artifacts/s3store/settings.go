@@ -52,7 +52,7 @@ func (s *Store) DeletesInBatches(ctx context.Context, keys []string) (bool, erro
 	for i, key := range keys {
 		versions[i] = bucket.Version{Key: key}
 	}
-	fates, code, err := deleting{s}.TryDeleteBatch(ctx, versions)
+	fates, code, err := driver{s}.TryDeleteBatch(ctx, versions)
 	if code >= 400 && code < 500 || code == http.StatusNotImplemented {
 		return false, nil
 	}

@@ -40,6 +40,9 @@ type Store struct {
 
 var _ artifacts.Store = (*Store)(nil)
 
+// driver is what package bucket needs: the store's requests, one a method.
+type driver struct{ *Store }
+
 // New makes a Store. It does not talk to the store yet; with credentials given it does not talk
 // to anything.
 func New(ctx context.Context, cfg Config) (*Store, error) {

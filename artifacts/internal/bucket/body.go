@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"hash"
@@ -16,10 +17,10 @@ type BodyError struct{ err error }
 func (e *BodyError) Error() string { return e.err.Error() }
 func (e *BodyError) Unwrap() error { return e.err }
 
-// Body passes on exactly the bytes that were declared. The last ones leave only after
+// body passes on exactly the bytes that were declared. The last ones leave only after
 // the source has ended and the digest is right: until then the request is incomplete, and no
 // store keeps the object of an incomplete request.
-type Body struct {
+type body struct {
 	src    io.Reader
 	size   int64
 	digest artifacts.Digest
@@ -32,12 +33,8 @@ type Body struct {
 	sent  bool       // every byte was passed on
 }
 
-func newBody(src io.Reader, size int64, digest artifacts.Digest) *Body {
-	return &Body{src: src, size: size, digest: digest, sum: sha256.New()}
-}
-
-func (b *Body) Read(p []byte) (int, error) {
-	if err := b.Fault(); err != nil {
+func (b *body) Read(p []byte) (int, error) {
+	if err := b.failure(); err != nil {
 		return 0, err
 	}
 	if b.read == b.size {
@@ -68,7 +65,7 @@ func (b *Body) Read(p []byte) (int, error) {
 }
 
 // check is called with every declared byte read and none of the last ones passed on.
-func (b *Body) check(err error) error {
+func (b *body) check(err error) error {
 	if err == nil {
 		err = b.sourceEnds()
 	}
@@ -82,7 +79,7 @@ func (b *Body) check(err error) error {
 }
 
 // sourceEnds is io.EOF when nothing more comes.
-func (b *Body) sourceEnds() error {
+func (b *body) sourceEnds() error {
 	var one [1]byte
 	for range 100 { // a Reader may return nothing a few times
 		n, err := b.src.Read(one[:])
@@ -96,8 +93,8 @@ func (b *Body) sourceEnds() error {
 	return io.ErrNoProgress
 }
 
-// CheckEmpty proves a body of no bytes, of which nothing would ever be read, before its request.
-func (b *Body) CheckEmpty() error {
+// checkEmpty proves a body of no bytes, of which nothing would ever be read, before its request.
+func (b *body) checkEmpty() error {
 	if err := b.finishEmpty(); err != io.EOF {
 		return err
 	}
@@ -105,8 +102,8 @@ func (b *Body) CheckEmpty() error {
 }
 
 // finishEmpty ends a body; one of no bytes is only checked here.
-func (b *Body) finishEmpty() error {
-	if b.size == 0 && !b.Complete() {
+func (b *body) finishEmpty() error {
+	if b.size == 0 && !b.complete() {
 		if err := b.check(nil); err != nil {
 			return err
 		}
@@ -115,7 +112,7 @@ func (b *Body) finishEmpty() error {
 	return io.EOF
 }
 
-func (b *Body) fail(err error) error {
+func (b *body) fail(err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fault == nil {
@@ -124,8 +121,8 @@ func (b *Body) fail(err error) error {
 	return b.fault
 }
 
-// Fault is the body's own fault, as an error that is nil when there is none.
-func (b *Body) Fault() error {
+// failure is the body's own fault, as an error that is nil when there is none.
+func (b *body) failure() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fault == nil {
@@ -134,22 +131,34 @@ func (b *Body) Fault() error {
 	return b.fault
 }
 
-func (b *Body) finish() {
+func (b *body) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.sent = true
 }
 
-// Complete reports whether every byte was passed on, right in size and digest.
-func (b *Body) Complete() bool {
+// complete reports whether every byte was passed on, right in size and digest.
+func (b *body) complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.sent
 }
 
-// rewindableBody is a Body that can be sent again.
+// settle sorts the failure of a request that sent the body so often. The body's own fault is not the
+// store's. Where the bytes may be stored all the same, ask finds out, and returns the failure if not.
+func (b *body) settle(ctx context.Context, doing, key string, attempts int, failure error, ask func() error) error {
+	if fault := b.failure(); fault != nil {
+		return wrap(ctx, doing, key, ErrBody, fault)
+	}
+	if unclear(failure, attempts) && b.complete() {
+		return ask()
+	}
+	return failure
+}
+
+// rewindableBody is a body that can be sent again.
 type rewindableBody struct {
-	*Body
+	*body
 	seeker io.Seeker
 	start  int64 // where the body begins in its source
 }
@@ -162,7 +171,7 @@ func (b *rewindableBody) Seek(offset int64, whence int) (int64, error) {
 	case whence == io.SeekEnd && offset == 0:
 		return b.size, nil // asked for the length; the next call goes back
 	case whence == io.SeekStart && offset == 0:
-		if err := b.Fault(); err != nil {
+		if err := b.failure(); err != nil {
 			return 0, err // it would be at fault again: not worth another attempt
 		}
 		if _, err := b.seeker.Seek(b.start, io.SeekStart); err != nil {
@@ -175,13 +184,13 @@ func (b *rewindableBody) Seek(offset int64, whence int) (int64, error) {
 	return 0, fmt.Errorf("seek to %d from %d: only the beginning can be gone to", offset, whence)
 }
 
-// NewBody makes a body that is verified as it passes, and rewindable when src is.
-func NewBody(src io.Reader, size int64, digest artifacts.Digest) (*Body, io.Reader) {
-	b := newBody(src, size, digest)
+// newBody makes a body that is verified as it passes, and rewindable when src is.
+func newBody(src io.Reader, size int64, digest artifacts.Digest) (*body, io.Reader) {
+	b := &body{src: src, size: size, digest: digest, sum: sha256.New()}
 	if seeker, ok := src.(io.Seeker); ok {
 		// A pipe behind an *os.File has the method and fails here: then it is sent once.
 		if start, err := seeker.Seek(0, io.SeekCurrent); err == nil {
-			return b, &rewindableBody{Body: b, seeker: seeker, start: start}
+			return b, &rewindableBody{body: b, seeker: seeker, start: start}
 		}
 	}
 	return b, b

@@ -1,7 +1,9 @@
 package bucket
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/artifactd/artifactd/artifacts"
@@ -77,6 +79,27 @@ func Meaning(code string, status int) error {
 		return artifacts.ErrStoreUnavailable
 	}
 	return ErrRefused
+}
+
+// Translate turns an error of an SDK into one of package artifacts. meaning is the driver's reading of
+// what did not come from the body: a sentinel, found by the error's code, status and type.
+func Translate(ctx context.Context, doing, key string, err error, meaning func(error) error) error {
+	var bodyErr *BodyError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &bodyErr):
+		return wrap(ctx, doing, key, ErrBody, err)
+	}
+	return wrap(ctx, doing, key, meaning(err), err)
+}
+
+// wrap says what failed and why. Once the context has ended, that is why.
+func wrap(ctx context.Context, doing, key string, sentinel, err error) error {
+	if cause := ctx.Err(); cause != nil {
+		return fmt.Errorf("s3: %s %s: %w", doing, key, cause)
+	}
+	return fmt.Errorf("s3: %s %s: %w: %w", doing, key, sentinel, err)
 }
 
 // BatchRefusal is the meaning of one key's error in a 200 answer to a batch. A code that is not

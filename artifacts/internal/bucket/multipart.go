@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -18,10 +19,10 @@ type StoredPart struct {
 	ETag string
 }
 
-// Assemble picks the parts to complete u with from those that are there, and checks that they are
+// assemble picks the parts to complete u with from those that are there, and checks that they are
 // the ones that were asked for. A store that does not tell the digest of a part leaves its proof
 // to the reading of the whole.
-func Assemble(u artifacts.Upload, asked []artifacts.Part, there []StoredPart) ([]StoredPart, error) {
+func assemble(u artifacts.Upload, asked []artifacts.Part, there []StoredPart) ([]StoredPart, error) {
 	if err := checkParts(u, asked); err != nil {
 		return nil, err
 	}
@@ -78,30 +79,47 @@ func AppendParts(parts, page []StoredPart) ([]StoredPart, error) {
 	return append(parts, page...), nil
 }
 
-// Completing is what a driver can do to complete a multipart upload.
-type Completing interface {
+// Multiparting is what a driver can do with a multipart upload.
+type Multiparting interface {
 	artifacts.BlobReader
 	// Stored lists the parts.
 	Stored(ctx context.Context, m artifacts.Multipart) ([]StoredPart, error)
+	// TryPutPart sends the bytes of a part, and tells how often it sent the request.
+	TryPutPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, body io.Reader) (attempts int, err error)
 	// TryComplete sends the request, create-only or not, and tells how often it did, and with
 	// which status the store refused.
 	TryComplete(ctx context.Context, m artifacts.Multipart, parts []StoredPart, createOnly bool) (attempts, status int, err error)
+	// TryAbort sends the request.
+	TryAbort(ctx context.Context, m artifacts.Multipart) error
+}
+
+// PutPart stores one part. See [artifacts.BlobMultiparter].
+func PutPart(ctx context.Context, d Multiparting, m artifacts.Multipart, p artifacts.Part, src io.Reader) error {
+	if err := CheckPart(m, p); err != nil {
+		return err
+	}
+	verified, stream := newBody(src, p.Size, p.SHA256)
+	attempts, err := d.TryPutPart(ctx, m, p, stream)
+	if err == nil {
+		return nil
+	}
+	return verified.settle(ctx, "put a part of", m.Key, attempts, err, func() error { return settlePart(ctx, d, m, p, err) })
 }
 
 // Complete makes the object of its parts, once. See [artifacts.BlobMultiparter].
-func Complete(ctx context.Context, d Completing, u artifacts.Upload, uploadID string, asked []artifacts.Part) error {
+func Complete(ctx context.Context, d Multiparting, u artifacts.Upload, uploadID string, asked []artifacts.Part) error {
 	m := artifacts.Multipart{Key: u.Key, UploadID: uploadID}
 	if err := errors.Join(CheckMultipart(u), CheckUploadID(m)); err != nil {
 		return err
 	}
 	there, err := d.Stored(ctx, m)
 	if errors.Is(err, artifacts.ErrUploadGone) {
-		return Settle(ctx, d, u, err) // an earlier call may have completed it
+		return settle(ctx, d, u, err) // an earlier call may have completed it
 	}
 	if err != nil {
 		return err
 	}
-	parts, err := Assemble(u, asked, there)
+	parts, err := assemble(u, asked, there)
 	if err != nil {
 		return err
 	}
@@ -119,17 +137,10 @@ func Complete(ctx context.Context, d Completing, u artifacts.Upload, uploadID st
 		// Something else wrote to the key meanwhile: S3 wants the upload to start over.
 		err = fmt.Errorf("%w: %w", artifacts.ErrUploadGone, err)
 	}
-	if Unclear(err, attempts) || errors.Is(err, artifacts.ErrUploadGone) {
-		return Settle(ctx, d, u, err)
+	if unclear(err, attempts) || errors.Is(err, artifacts.ErrUploadGone) {
+		return settle(ctx, d, u, err)
 	}
 	return err
-}
-
-// Aborting is what a driver can do to abort a multipart upload.
-type Aborting interface {
-	Stored(ctx context.Context, m artifacts.Multipart) ([]StoredPart, error)
-	// TryAbort sends the request.
-	TryAbort(ctx context.Context, m artifacts.Multipart) error
 }
 
 // abortTries bounds how often an upload that comes back is aborted in one call.
@@ -137,7 +148,7 @@ const abortTries = 5
 
 // Abort aborts a multipart upload until the store does not know it any more: a part that was on
 // its way when the first request arrived may have brought it back.
-func Abort(ctx context.Context, d Aborting, m artifacts.Multipart) error {
+func Abort(ctx context.Context, d Multiparting, m artifacts.Multipart) error {
 	if err := CheckUploadID(m); err != nil {
 		return err
 	}
@@ -161,8 +172,8 @@ func Abort(ctx context.Context, d Aborting, m artifacts.Multipart) error {
 	return err
 }
 
-// SettlePart asks the store whether it holds a part after all. failure stands when it does not.
-func SettlePart(ctx context.Context, d Aborting, m artifacts.Multipart, p artifacts.Part, failure error) error {
+// settlePart asks the store whether it holds a part after all. failure stands when it does not.
+func settlePart(ctx context.Context, d Multiparting, m artifacts.Multipart, p artifacts.Part, failure error) error {
 	there, err := d.Stored(ctx, m)
 	if err != nil {
 		return failure
@@ -175,11 +186,12 @@ func SettlePart(ctx context.Context, d Aborting, m artifacts.Multipart, p artifa
 	return failure
 }
 
-// Parts is the port's view of stored parts.
-func Parts(stored []StoredPart) []artifacts.Part {
+// ListParts tells the parts that are there. See [artifacts.BlobMultiparter].
+func ListParts(ctx context.Context, d Multiparting, m artifacts.Multipart) ([]artifacts.Part, error) {
+	stored, err := d.Stored(ctx, m)
 	parts := make([]artifacts.Part, len(stored))
 	for i, p := range stored {
 		parts[i] = p.Part
 	}
-	return parts
+	return parts, err
 }

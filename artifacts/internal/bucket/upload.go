@@ -1,13 +1,43 @@
 package bucket
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 
 	"github.com/artifactd/artifactd/artifacts"
 )
+
+// Writing is what a driver can do to store an object.
+type Writing interface {
+	artifacts.BlobReader
+	// TryPut sends the bytes in one create-only PUT. It tells the SHA-256 of the whole object that the
+	// store answered with, zero where it told none, and how often it sent the request.
+	TryPut(ctx context.Context, u artifacts.Upload, body io.Reader) (told artifacts.Digest, attempts int, err error)
+}
+
+// Put stores an object, and returns the SHA-256 that the store told of it. See [artifacts.BlobWriter].
+func Put(ctx context.Context, d Writing, u artifacts.Upload, src io.Reader) (artifacts.Digest, error) {
+	var none artifacts.Digest
+	if err := CheckUpload(u); err != nil {
+		return none, err
+	}
+	verified, stream := newBody(src, u.Size, u.Digest)
+	if u.Size == 0 {
+		if err := verified.checkEmpty(); err != nil {
+			return none, wrap(ctx, "put", u.Key, ErrBody, err)
+		}
+		stream = bytes.NewReader(nil)
+	}
+	told, attempts, err := d.TryPut(ctx, u, stream)
+	if err == nil {
+		return told, nil
+	}
+	return none, verified.settle(ctx, "put", u.Key, attempts, err, func() error { return settle(ctx, d, u, err) })
+}
 
 // CheckUpload refuses what no store would take in one PUT.
 func CheckUpload(u artifacts.Upload) error {
@@ -68,18 +98,18 @@ func CheckPart(m artifacts.Multipart, p artifacts.Part) error {
 	return nil
 }
 
-// Unclear reports whether the object may be there although the call failed: the answer to some
+// unclear reports whether the object may be there although the call failed: the answer to some
 // attempt was lost, or a repeated attempt met what an earlier one had stored.
-func Unclear(err error, attempts int) bool {
+func unclear(err error, attempts int) bool {
 	if errors.Is(err, artifacts.ErrStoreUnavailable) {
 		return true
 	}
 	return errors.Is(err, artifacts.ErrExists) && attempts > 1
 }
 
-// Settle asks the store what it holds. The key is this upload's alone, so an object that is the
+// settle asks the store what it holds. The key is this upload's alone, so an object that is the
 // same in every respect is this one. failure stands when there is none, or another.
-func Settle(ctx context.Context, r artifacts.BlobReader, u artifacts.Upload, failure error) error {
+func settle(ctx context.Context, r artifacts.BlobReader, u artifacts.Upload, failure error) error {
 	o, err := r.Head(ctx, u.Key)
 	if err != nil {
 		return failure
