@@ -135,14 +135,10 @@ func found(v credentials.Value, err error) (credentials.Value, error) {
 // EnsureBucket makes the bucket if it is missing: for development and tests. In production the
 // bucket is the operator's.
 func (s *Store) EnsureBucket(ctx context.Context) error {
-	exists, err := s.core.BucketExists(ctx, s.cfg.Bucket)
-	if err != nil {
-		return s.translate(ctx, "look for the bucket", s.cfg.Bucket, err)
+	if exists, err := (driver{s}).BucketExists(ctx); err != nil || exists {
+		return err
 	}
-	if exists {
-		return nil
-	}
-	err = s.core.MakeBucket(ctx, s.cfg.Bucket, minio.MakeBucketOptions{Region: s.cfg.Region})
+	err := s.core.MakeBucket(ctx, s.cfg.Bucket, minio.MakeBucketOptions{Region: s.cfg.Region})
 	var resp minio.ErrorResponse
 	if errors.As(err, &resp) && resp.StatusCode == http.StatusConflict && resp.Code == minio.BucketAlreadyOwnedByYou {
 		return nil

@@ -113,11 +113,7 @@ func options(cfg Config, endpoint string) func(*s3.Options) {
 // EnsureBucket makes the bucket if it is missing: for development and tests. In production the
 // bucket is the operator's.
 func (s *Store) EnsureBucket(ctx context.Context) error {
-	_, err := s.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &s.cfg.Bucket})
-	if err == nil {
-		return nil
-	}
-	if err = s.translate(ctx, "look for the bucket", s.cfg.Bucket, err); !errors.Is(err, artifacts.ErrNotFound) {
+	if exists, err := (driver{s}).BucketExists(ctx); err != nil || exists {
 		return err
 	}
 	in := &s3.CreateBucketInput{Bucket: &s.cfg.Bucket}
@@ -126,7 +122,7 @@ func (s *Store) EnsureBucket(ctx context.Context) error {
 			LocationConstraint: types.BucketLocationConstraint(s.cfg.Region),
 		}
 	}
-	_, err = s.client.CreateBucket(ctx, in)
+	_, err := s.client.CreateBucket(ctx, in)
 	var mine *types.BucketAlreadyOwnedByYou
 	if err == nil || errors.As(err, &mine) {
 		return nil

@@ -13,8 +13,74 @@ import (
 	"github.com/artifactd/artifactd/artifacts"
 )
 
-// RangeHeader is the Range header for r, "" for the whole object. r.Length must not be 0.
-func RangeHeader(r artifacts.ByteRange) (string, error) {
+// Reading is what a driver can do to read an object.
+type Reading interface {
+	// TryHead sends a HEAD.
+	TryHead(ctx context.Context, key string) (artifacts.Object, error)
+	// TryGet sends a GET with this Range header, or without one when it is "".
+	TryGet(ctx context.Context, key, rangeHeader string) (Answer, error)
+	// BucketExists asks for the bucket.
+	BucketExists(ctx context.Context) (bool, error)
+}
+
+// Answer is what a store answers to a GET.
+type Answer struct {
+	Object       artifacts.Object // without its size
+	Body         io.ReadCloser
+	Length       int64 // of the body, in bytes; below 0 when the store does not tell it
+	ContentRange string
+}
+
+// Head tells of an object. The answer to a HEAD has no body, and 404 in it may mean either: a bucket
+// that is missing is not taken for an object that is.
+func Head(ctx context.Context, d Reading, c Config, key string) (artifacts.Object, error) {
+	o, err := d.TryHead(ctx, key)
+	if !errors.Is(err, artifacts.ErrNotFound) {
+		return o, err
+	}
+	exists, askErr := d.BucketExists(ctx)
+	switch {
+	case askErr == nil && !exists:
+		err = fmt.Errorf("s3: bucket %s: %w", c.Bucket, ErrNoBucket)
+	case askErr != nil && !errors.Is(askErr, ErrDenied): // a key may read objects and not be allowed to ask for the bucket
+		err = askErr
+	}
+	return artifacts.Object{}, err
+}
+
+// Get opens a range of an object. The Object has no SHA256: the SDKs would then hash every read, and
+// callers that want proof hash for themselves.
+func Get(ctx context.Context, d Reading, c Config, key string, r artifacts.ByteRange) (io.ReadCloser, artifacts.Object, error) {
+	if r.Length == 0 {
+		o, err := Head(ctx, d, c, key)
+		if err != nil {
+			return nil, artifacts.Object{}, err
+		}
+		return nothing(o, r)
+	}
+	header, err := rangeHeader(r)
+	if err != nil {
+		return nil, artifacts.Object{}, fmt.Errorf("s3: get %s: %w", key, err)
+	}
+	// The reader outlives this call, and so does its context: closing the reader cancels it.
+	ctx, cancel := context.WithCancelCause(ctx)
+	a, err := d.TryGet(ctx, key, header)
+	if err != nil {
+		cancel(nil)
+		return nil, artifacts.Object{}, err
+	}
+	want, size, err := extent(r, a.Length, a.ContentRange)
+	if err != nil {
+		cancel(nil)
+		_ = a.Body.Close()
+		return nil, artifacts.Object{}, fmt.Errorf("s3: get %s: %w: %w", key, artifacts.ErrStoreUnavailable, err)
+	}
+	a.Object.Size = size
+	return newReader(ctx, cancel, key, a.Body, want, c.ResponseTimeout), a.Object, nil
+}
+
+// rangeHeader is the Range header for r, "" for the whole object. r.Length must not be 0.
+func rangeHeader(r artifacts.ByteRange) (string, error) {
 	switch {
 	case r == artifacts.WholeObject:
 		return "", nil
@@ -26,17 +92,17 @@ func RangeHeader(r artifacts.ByteRange) (string, error) {
 	return fmt.Sprintf("bytes=%d-%d", r.Offset, r.Offset+r.Length-1), nil
 }
 
-// Nothing answers a range of no bytes, which HTTP cannot ask for, of an object that is there.
-func Nothing(o artifacts.Object, r artifacts.ByteRange) (io.ReadCloser, artifacts.Object, error) {
+// nothing answers a range of no bytes, which HTTP cannot ask for, of an object that is there.
+func nothing(o artifacts.Object, r artifacts.ByteRange) (io.ReadCloser, artifacts.Object, error) {
 	if r.Offset < 0 || r.Offset > o.Size {
 		return nil, artifacts.Object{}, fmt.Errorf("s3: get %s: %w", o.Key, artifacts.ErrBadRange)
 	}
 	return http.NoBody, o, nil
 }
 
-// Extent is how many bytes the answer to a GET must bring, and the size of the whole object.
+// extent is how many bytes the answer to a GET must bring, and the size of the whole object.
 // length is the answer's Content-Length, below 0 when it has none.
-func Extent(r artifacts.ByteRange, length int64, contentRange string) (want, size int64, err error) {
+func extent(r artifacts.ByteRange, length int64, contentRange string) (want, size int64, err error) {
 	if r == artifacts.WholeObject {
 		if length < 0 {
 			return 0, 0, errors.New("the store does not say how long the object is")
@@ -79,8 +145,8 @@ const never time.Duration = 1 << 62
 
 var errSilent = errors.New("the store fell silent in the middle of an object")
 
-// Reader reads exactly as many bytes as the answer promised, or fails.
-type Reader struct {
+// reader reads exactly as many bytes as the answer promised, or fails.
+type reader struct {
 	ctx      context.Context // of the request: cancelled to abort it
 	cancel   context.CancelCauseFunc
 	key      string
@@ -91,16 +157,16 @@ type Reader struct {
 	err      error       // the last word; it stays
 }
 
-// NewReader reads want bytes of body. ctx is the request's, and cancel ends it; between two bytes
+// newReader reads want bytes of body. ctx is the request's, and cancel ends it; between two bytes
 // the store may be silent for so long.
-func NewReader(ctx context.Context, cancel context.CancelCauseFunc, key string, body io.ReadCloser, want int64, silence time.Duration) *Reader {
-	return &Reader{
+func newReader(ctx context.Context, cancel context.CancelCauseFunc, key string, body io.ReadCloser, want int64, silence time.Duration) *reader {
+	return &reader{
 		ctx: ctx, cancel: cancel, key: key, body: body, left: want, silence: silence,
 		patience: time.AfterFunc(never, func() { cancel(errSilent) }),
 	}
 }
 
-func (r *Reader) Read(p []byte) (int, error) {
+func (r *reader) Read(p []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
@@ -122,7 +188,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, r.err
 }
 
-func (r *Reader) fault(err error) error {
+func (r *reader) fault(err error) error {
 	if cause := context.Cause(r.ctx); errors.Is(cause, errSilent) {
 		return fmt.Errorf("s3: get %s: %w: %w for %v", r.key, artifacts.ErrStoreUnavailable, errSilent, r.silence)
 	} else if cause != nil {
@@ -132,7 +198,7 @@ func (r *Reader) fault(err error) error {
 }
 
 // Close ends the read. One that is not finished drops its connection rather than drain it.
-func (r *Reader) Close() error {
+func (r *reader) Close() error {
 	r.patience.Stop()
 	if r.err != io.EOF {
 		r.cancel(context.Canceled)
