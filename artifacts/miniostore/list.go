@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"strings"
 
 	"github.com/minio/minio-go/v7"
 
@@ -20,12 +19,12 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[artifacts.Obj
 		owner, last := false, ""
 		options := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, FetchOwner: &owner}
 		for info := range s.core.ListObjectsIter(ctx, s.cfg.Bucket, options) {
-			err := s.translate(ctx, "list", prefix, info.Err)
-			if err == nil {
-				err = inOrder(info.Key, prefix, last)
+			if info.Err != nil {
+				yield(artifacts.Object{}, s.translate(ctx, "list", prefix, info.Err))
+				return
 			}
-			if err != nil {
-				yield(artifacts.Object{}, err)
+			if err := bucket.Follows(info.Key, last, prefix); err != nil {
+				yield(artifacts.Object{}, fmt.Errorf("s3: list %s: %w: %w", prefix, artifacts.ErrStoreUnavailable, err))
 				return
 			}
 			last = info.Key
@@ -37,17 +36,6 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[artifacts.Obj
 			yield(artifacts.Object{}, s.translate(ctx, "list", prefix, ctx.Err()))
 		}
 	}
-}
-
-func inOrder(key, prefix, last string) error {
-	if !strings.HasPrefix(key, prefix) {
-		return fmt.Errorf("s3: list %s: %w: the store sent the key %q, which was not asked for", prefix, artifacts.ErrStoreUnavailable, key)
-	}
-	if key <= last {
-		return fmt.Errorf("s3: list %s: %w: the store sent the key %q after %q: it does not list in order", prefix,
-			artifacts.ErrStoreUnavailable, key, last)
-	}
-	return nil
 }
 
 // ListMultiparts implements [artifacts.BlobLister].

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/minio/minio-go/v7"
-
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 )
@@ -17,10 +15,6 @@ import (
 // SignPut implements [artifacts.BlobSigner]. The header includes Content-Length, which a Go
 // client must copy to Request.ContentLength.
 func (s *Store) SignPut(ctx context.Context, u artifacts.Upload, ttl time.Duration) (artifacts.SignedRequest, error) {
-	return s.signPut(ctx, s.public, u, ttl)
-}
-
-func (s *Store) signPut(ctx context.Context, signer *minio.Client, u artifacts.Upload, ttl time.Duration) (artifacts.SignedRequest, error) {
 	if err := bucket.CheckUpload(u); err != nil {
 		return artifacts.SignedRequest{}, err
 	}
@@ -34,23 +28,17 @@ func (s *Store) signPut(ctx context.Context, signer *minio.Client, u artifacts.U
 	for name, value := range u.Metadata {
 		h.Set("X-Amz-Meta-"+name, value)
 	}
-	return s.sign(ctx, signer, http.MethodPut, u.Key, ttl, nil, h, bucket.PutHeaders(u))
+	return s.sign(ctx, http.MethodPut, u.Key, ttl, nil, h, bucket.PutHeaders(u))
 }
 
 // SignPart implements [artifacts.BlobSigner].
 func (s *Store) SignPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, ttl time.Duration) (artifacts.SignedRequest, error) {
-	return s.signPart(ctx, s.public, m, p, ttl)
-}
-
-func (s *Store) signPart(ctx context.Context, signer *minio.Client, m artifacts.Multipart, p artifacts.Part, ttl time.Duration) (
-	artifacts.SignedRequest, error,
-) {
 	if err := bucket.CheckPart(m, p); err != nil {
 		return artifacts.SignedRequest{}, err
 	}
 	h := http.Header{"Content-Length": {strconv.FormatInt(p.Size, 10)}, checksumHeader: {p.SHA256.Base64()}}
 	q := url.Values{"partNumber": {strconv.Itoa(p.Number)}, "uploadId": {m.UploadID}}
-	return s.sign(ctx, signer, http.MethodPut, m.Key, ttl, q, h, bucket.PartHeaders())
+	return s.sign(ctx, http.MethodPut, m.Key, ttl, q, h, bucket.PartHeaders())
 }
 
 // SignGet implements [artifacts.BlobSigner]. The URL is good for GET only, not for HEAD.
@@ -62,14 +50,14 @@ func (s *Store) SignGet(ctx context.Context, key string, d artifacts.ReadDisposi
 	if d.ContentDisposition != "" {
 		q.Set("response-content-disposition", d.ContentDisposition)
 	}
-	return s.sign(ctx, s.public, http.MethodGet, key, ttl, q, nil, nil)
+	return s.sign(ctx, http.MethodGet, key, ttl, q, nil, nil)
 }
 
 // sign signs a request with its headers, of which the ones named in must have to be covered.
-func (s *Store) sign(ctx context.Context, signer *minio.Client, method, key string, ttl time.Duration, q url.Values, h http.Header,
-	must []string,
-) (artifacts.SignedRequest, error) {
-	c, err := s.credentials.GetWithContext(signer.CredContext())
+func (s *Store) sign(ctx context.Context, method, key string, ttl time.Duration, q url.Values, h http.Header, must []string) (
+	artifacts.SignedRequest, error,
+) {
+	c, err := s.credentials.GetWithContext(s.public.CredContext())
 	if err != nil {
 		return artifacts.SignedRequest{}, fmt.Errorf("s3: find credentials: %w", err)
 	}
@@ -77,28 +65,14 @@ func (s *Store) sign(ctx context.Context, signer *minio.Client, method, key stri
 	if err != nil {
 		return artifacts.SignedRequest{}, err
 	}
-	u, err := signer.PresignHeader(ctx, method, s.cfg.Bucket, key, ttl, q, h)
+	u, err := s.public.PresignHeader(ctx, method, s.cfg.Bucket, key, ttl, q, h)
 	if err != nil {
 		return artifacts.SignedRequest{}, s.translate(ctx, "sign a request for", key, err)
 	}
-	if err := bucket.CheckSigned(u.String(), must); err != nil {
-		return artifacts.SignedRequest{}, err
-	}
-	return bucket.Signed(method, u.String(), h, expires), nil
-}
-
-// local is the store with presigned PUTs for this process instead of for others.
-type local struct{ *Store }
-
-func (l local) SignPut(ctx context.Context, u artifacts.Upload, ttl time.Duration) (artifacts.SignedRequest, error) {
-	return l.signPut(ctx, l.core.Client, u, ttl)
-}
-
-func (l local) SignPart(ctx context.Context, m artifacts.Multipart, p artifacts.Part, ttl time.Duration) (artifacts.SignedRequest, error) {
-	return l.signPart(ctx, l.core.Client, m, p, ttl)
+	return bucket.Signed(method, u.String(), h, expires, must)
 }
 
 // EnforcesSignedDigest implements [artifacts.BlobSigner].
 func (s *Store) EnforcesSignedDigest(ctx context.Context) (bool, error) {
-	return s.probe.Ask(ctx, local{s}, s.transport.Client(), s.cfg.Prefix)
+	return s.probe.Ask(ctx, s.local, s.transport.Client(), s.cfg.Prefix)
 }

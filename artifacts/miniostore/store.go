@@ -29,6 +29,8 @@ type Store struct {
 	public      *minio.Client
 	credentials *credentials.Credentials
 	transport   *bucket.Transport
+	// local is the same store, except that it presigns for this process.
+	local *Store
 
 	deleter bucket.Deleter
 	probe   bucket.DigestProbe
@@ -55,6 +57,7 @@ func New(_ context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s.core, s.public = minio.Core{Client: client}, client
+	s.local = &Store{cfg: cfg, core: s.core, public: client, credentials: s.credentials, transport: tr}
 	if cfg.PublicEndpoint != "" {
 		if s.public, err = s.newClient(cfg.PublicEndpoint); err != nil {
 			return nil, err

@@ -3,7 +3,6 @@ package s3store
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -20,14 +19,8 @@ func (s *Store) Delete(ctx context.Context, keys []string) ([]artifacts.Deleted,
 }
 
 func (s driver) Versioned(ctx context.Context) (bool, error) {
-	out, err := s.client.GetBucketVersioning(ctx, &s3.GetBucketVersioningInput{Bucket: &s.cfg.Bucket})
-	switch {
-	case err == nil:
-		return out.Status != "", nil // enabled, or suspended with versions left
-	case status(err) == http.StatusNotImplemented || status(err) == http.StatusMethodNotAllowed:
-		return false, nil // a store without versions
-	}
-	return false, s.translate(ctx, "ask for the versioning of", s.cfg.Bucket, err)
+	versioning, err := s.Versioning(ctx)
+	return versioning != "", err // enabled, or suspended with versions left
 }
 
 func (s driver) VersionsOf(ctx context.Context, key string) ([]bucket.Version, error) {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"iter"
 	"net/url"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/artifactd/artifactd/artifacts"
+	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 )
 
 // List implements [artifacts.BlobLister]. It fails closed: unless the store says plainly that a
@@ -68,11 +68,8 @@ func pageObjects(page *s3.ListObjectsV2Output, prefix, last string) ([]artifacts
 		if err != nil {
 			return nil, err
 		}
-		if !strings.HasPrefix(key, prefix) {
-			return nil, fmt.Errorf("the store sent the key %q, which was not asked for", key)
-		}
-		if key <= last {
-			return nil, fmt.Errorf("the store sent the key %q after %q: it does not list in order", key, last)
+		if err := bucket.Follows(key, last, prefix); err != nil {
+			return nil, err
 		}
 		last = key
 		objects = append(objects, artifacts.Object{

@@ -29,10 +29,12 @@ const maxBackoff = 5 * time.Second
 type Store struct {
 	cfg    Config
 	client *s3.Client
-	// signer presigns for others, with the public endpoint; localSigner for this process.
-	signer, localSigner *s3.PresignClient
-	credentials         aws.CredentialsProvider
-	transport           *bucket.Transport
+	// signer presigns for others, with the public endpoint.
+	signer      *s3.PresignClient
+	credentials aws.CredentialsProvider
+	transport   *bucket.Transport
+	// local is the same store, except that it presigns for this process.
+	local *Store
 
 	deleter bucket.Deleter
 	probe   bucket.DigestProbe
@@ -62,9 +64,9 @@ func New(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.PublicEndpoint != "" {
 		public = s3.NewFromConfig(base, options(cfg, cfg.PublicEndpoint))
 	}
+	local := &Store{cfg: cfg, client: client, transport: tr, credentials: base.Credentials, signer: s3.NewPresignClient(client)}
 	return &Store{
-		cfg: cfg, client: client, transport: tr, credentials: base.Credentials,
-		signer: s3.NewPresignClient(public), localSigner: s3.NewPresignClient(client),
+		cfg: cfg, client: client, transport: tr, credentials: base.Credentials, signer: s3.NewPresignClient(public), local: local,
 	}, nil
 }
 

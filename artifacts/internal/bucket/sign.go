@@ -49,9 +49,9 @@ func PutHeaders(u artifacts.Upload) []string {
 // PartHeaders are the headers that the signature of a part's PUT must cover.
 func PartHeaders() []string { return []string{"host", "content-length", "x-amz-checksum-sha256"} }
 
-// CheckSigned makes sure that the holder of a signed PUT can store these bytes and no others. The
+// checkSigned makes sure that the holder of a signed PUT can store these bytes and no others. The
 // SDK decides which headers it signs; these are what artifactd promises.
-func CheckSigned(signedURL string, must []string) error {
+func checkSigned(signedURL string, must []string) error {
 	link, err := url.Parse(signedURL)
 	if err != nil {
 		return fmt.Errorf("s3: read the signed URL: %w", err)
@@ -68,13 +68,17 @@ func CheckSigned(signedURL string, must []string) error {
 	return nil
 }
 
-// Signed is the request to hand out. The Host header is left out: it is in the URL.
-func Signed(method, signedURL string, header http.Header, expires time.Time) artifacts.SignedRequest {
+// Signed is the request to hand out, if its signature covers the headers that it must. The Host header
+// is left out: it is in the URL.
+func Signed(method, signedURL string, header http.Header, expires time.Time, must []string) (artifacts.SignedRequest, error) {
+	if err := checkSigned(signedURL, must); err != nil {
+		return artifacts.SignedRequest{}, err
+	}
 	h := make(http.Header, len(header))
 	for name, values := range header {
 		if !strings.EqualFold(name, "Host") {
 			h[http.CanonicalHeaderKey(name)] = values
 		}
 	}
-	return artifacts.SignedRequest{Method: method, URL: signedURL, Header: h, ExpiresAt: expires}
+	return artifacts.SignedRequest{Method: method, URL: signedURL, Header: h, ExpiresAt: expires}, nil
 }

@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"github.com/artifactd/artifactd/artifacts/internal/bucket"
 )
 
-func TestCheckSigned(t *testing.T) {
+func TestSigned(t *testing.T) {
 	u := artifacts.Upload{Size: 1, ContentType: "text/plain", Metadata: map[string]string{"Artifactd-Token": "1.1"}}
 	must := bucket.PutHeaders(u)
 	for _, name := range []string{"host", "content-length", "content-type", "if-none-match", "x-amz-checksum-sha256", "x-amz-meta-artifactd-token"} {
@@ -18,17 +19,17 @@ func TestCheckSigned(t *testing.T) {
 		}
 	}
 	const signed = "https://s3.example.com/b/k?X-Amz-SignedHeaders=content-length%3Bhost%3Bx-amz-checksum-sha256"
-	if err := bucket.CheckSigned(signed, bucket.PartHeaders()); err != nil {
+	if _, err := bucket.Signed(http.MethodPut, signed, nil, time.Time{}, bucket.PartHeaders()); err != nil {
 		t.Errorf("a part: %v", err)
 	}
 	for _, bad := range []string{
 		signed[:len(signed)-len("%3Bx-amz-checksum-sha256")], "https://s3.example.com/b/k", "https://s3.example.com/%zz",
 	} {
-		if err := bucket.CheckSigned(bad, bucket.PartHeaders()); err == nil {
+		if _, err := bucket.Signed(http.MethodPut, bad, nil, time.Time{}, bucket.PartHeaders()); err == nil {
 			t.Errorf("%s was taken for signed", bad)
 		}
 	}
-	if err := bucket.CheckSigned(signed, must); err == nil {
+	if _, err := bucket.Signed(http.MethodPut, signed, nil, time.Time{}, must); err == nil {
 		t.Error("a part's signature was taken for an object's")
 	}
 }
