@@ -20,6 +20,7 @@ import (
 	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/internal/testenv"
 	"github.com/artifactd/artifactd/pointer"
+	"github.com/artifactd/artifactd/pointer/pointertest"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -102,30 +103,10 @@ func (s *site) pointer(name string, keepVersions int, keepSeconds int64) {
 	}
 }
 
-// upload stages and really uploads a file for each body, named f0, f1, …
+// upload stages and really uploads a file for each body: see [pointertest.Upload].
 func (s *site) upload(l pointer.Lease, bodies ...string) []pointer.StagedFile {
 	s.t.Helper()
-	files := make([]pointer.StageFile, len(bodies))
-	for i, b := range bodies {
-		files[i] = pointer.StageFile{Path: fmt.Sprintf("f%d", i), Digest: artifacts.DigestOf([]byte(b)), Size: int64(len(b))}
-	}
-	staged, err := s.catalogue.Stage(s.t.Context(), l.ID, l.Token, files)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for i, f := range staged {
-		if f.Artifact.Stored {
-			continue
-		}
-		u := artifacts.Upload{Key: s.layout.ArtifactKey(f.Artifact.Digest, f.Artifact.ID), Digest: f.Artifact.Digest, Size: f.Artifact.Size}
-		if err := s.store.Put(s.t.Context(), u, strings.NewReader(bodies[i])); err != nil {
-			s.t.Fatal(err)
-		}
-		if err := s.catalogue.MarkStored(s.t.Context(), f.Artifact.ID, pointer.VerifiedOnTransfer); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	return staged
+	return pointertest.Upload(s.t, s.catalogue, s.store, s.layout, l, bodies...)
 }
 
 func (s *site) acquire(name string) pointer.Lease {
@@ -371,7 +352,7 @@ func TestScheduleG2CollectingIsFinal(t *testing.T) {
 	if !errors.Is(err, pointer.ErrVersionNotFound) {
 		t.Errorf("rollback: %v", err)
 	}
-	if _, err := s.catalogue.File(ctx, "p", one.Token, "f0"); !errors.Is(err, pointer.ErrVersionNotFound) {
+	if _, err := s.catalogue.File(ctx, "p", one.Token, "f000"); !errors.Is(err, pointer.ErrVersionNotFound) {
 		t.Errorf("read: %v", err)
 	}
 	l := s.acquire("p")

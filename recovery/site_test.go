@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/artifactd/artifactd/gc"
 	"github.com/artifactd/artifactd/internal/testenv"
 	"github.com/artifactd/artifactd/pointer"
+	"github.com/artifactd/artifactd/pointer/pointertest"
 	"github.com/artifactd/artifactd/recovery"
 )
 
@@ -170,29 +170,10 @@ func (s *site) acquire(name string) pointer.Lease {
 	return l
 }
 
-// upload stages and really uploads a file for each body, named f0, f1, …
+// upload stages and really uploads a file for each body: see [pointertest.Upload].
 func (s *site) upload(l pointer.Lease, bodies ...string) {
 	s.t.Helper()
-	files := make([]pointer.StageFile, len(bodies))
-	for i, b := range bodies {
-		files[i] = pointer.StageFile{Path: fmt.Sprintf("f%03d", i), Digest: artifacts.DigestOf([]byte(b)), Size: int64(len(b)), MediaType: "text/plain"}
-	}
-	staged, err := s.catalogue.Stage(s.t.Context(), l.ID, l.Token, files)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for i, f := range staged {
-		if f.Artifact.Stored {
-			continue
-		}
-		u := artifacts.Upload{Key: s.layout.ArtifactKey(f.Artifact.Digest, f.Artifact.ID), Digest: f.Artifact.Digest, Size: f.Artifact.Size}
-		if err := s.store.Put(s.t.Context(), u, strings.NewReader(bodies[i])); err != nil {
-			s.t.Fatal(err)
-		}
-		if err := s.catalogue.MarkStored(s.t.Context(), f.Artifact.ID, pointer.VerifiedOnTransfer); err != nil {
-			s.t.Fatal(err)
-		}
-	}
+	pointertest.Upload(s.t, s.catalogue, s.store, s.layout, l, bodies...)
 }
 
 // published is a version that somebody was told of.
