@@ -27,6 +27,7 @@ func RunFakes(t *testing.T, open Open) {
 		test func(*testing.T, Open)
 	}{
 		{"FaultsAreTranslated", testFaultsAreTranslated},
+		{"MissingInAForbiddenBucket", testForbiddenBucket},
 		{"ConflictAfterARetryIsNotSuccess", testConflictAfterARetry},
 		{"ReadThatIsCutShort", testReadCutShort},
 		{"RangeThatIsIgnored", testRangeIgnored},
@@ -118,6 +119,20 @@ func testFaultsAreTranslated(t *testing.T, open Open) {
 				t.Errorf("%d attempts, want %d", n, c.attempts)
 			}
 		})
+	}
+}
+
+// A key may read objects without being allowed to ask for the bucket.
+func testForbiddenBucket(t *testing.T, open Open) {
+	store := open.fake(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/key") {
+			w.WriteHeader(http.StatusNotFound)
+		} else {
+			w.WriteHeader(http.StatusForbidden)
+		}
+	})
+	if _, err := store.Head(t.Context(), "key"); !errors.Is(err, artifacts.ErrNotFound) {
+		t.Errorf("Head: %v", err)
 	}
 }
 
