@@ -71,7 +71,7 @@ func Run(t *testing.T, server testenv.Server, open Open) {
 		{"SignedPutIsCreateOnly", nil, testSignedPutIsCreateOnly},
 		{"SignedPutExpired", nil, testSignedPutExpired},
 		{"SignedGet", nil, testSignedGet},
-		{"EnforcesSignedDigest", nil, testEnforcesSignedDigest},
+		{"EnforcesSignedDigest", nil, func(t *testing.T, f fixture) { testEnforcesSignedDigest(t, f, open) }},
 		{"Multipart", nil, testMultipart},
 		{"MultipartSigned", nil, testMultipartSigned},
 		{"MultipartPartsAreProved", nil, testMultipartPartsAreProved},
