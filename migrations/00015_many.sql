@@ -3,6 +3,29 @@
 -- empty, before anybody had analysed them: every path and every artifact is one look into an index.
 -- Joined as tables they were read from end to end for every batch. See 00003 for what the functions do.
 
+-- See 00011. (A function in SQL would be planned anew at every call, twice for each staging.)
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.adoption_sources(p_lease_id uuid, p_pointer_id bigint, p_at timestamptz, p_grace_seconds double precision)
+RETURNS uuid[] LANGUAGE plpgsql VOLATILE SET search_path = artifactd, pg_temp AS $$
+BEGIN
+    RETURN (
+    SELECT array_append(ARRAY(
+        SELECT h.generation_id FROM generation h, installation i
+         WHERE i.singleton  -- found by its index: stage allows no other way, and dear plans are compiled
+           AND h.pointer_id = p_pointer_id AND h.collected_at IS NULL
+           AND h.state IN ('released', 'broken', 'expired', 'superseded')
+           AND h.collecting_at IS NULL AND h.file_count > 0
+           AND h.ended_at > p_at - make_interval(secs => p_grace_seconds)
+           AND (i.collection_held_at IS NULL OR h.epoch = i.epoch)
+         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
+        || ARRAY(SELECT g.manifest_id FROM installation i, pointer p JOIN generation g ON g.generation_id = p.current_id
+                  WHERE i.singleton AND p.pointer_id = p_pointer_id
+                    -- A rollback shares the manifest of an older generation, and says nothing of its objects.
+                    AND (i.collection_held_at IS NULL
+                         OR EXISTS (SELECT 1 FROM generation m WHERE m.generation_id = g.manifest_id AND m.epoch = i.epoch))));
+END $$;
+-- +goose StatementEnd
+
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION artifactd.stage(
     p_lease_id uuid, p_epoch bigint, p_generation bigint,
@@ -389,4 +412,23 @@ BEGIN
       JOIN generation h ON h.generation_id = a.generation_id
      ORDER BY f.n;
 END $$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION artifactd.adoption_sources(p_lease_id uuid, p_pointer_id bigint, p_at timestamptz, p_grace_seconds double precision)
+RETURNS uuid[] LANGUAGE sql VOLATILE SET search_path = artifactd, pg_temp AS $$
+    SELECT array_append(ARRAY(
+        SELECT h.generation_id FROM generation h, installation i
+         WHERE i.singleton  -- found by its index: stage allows no other way, and dear plans are compiled
+           AND h.pointer_id = p_pointer_id AND h.collected_at IS NULL
+           AND h.state IN ('released', 'broken', 'expired', 'superseded')
+           AND h.collecting_at IS NULL AND h.file_count > 0
+           AND h.ended_at > p_at - make_interval(secs => p_grace_seconds)
+           AND (i.collection_held_at IS NULL OR h.epoch = i.epoch)
+         ORDER BY h.ended_at DESC LIMIT 1000), p_lease_id)
+        || ARRAY(SELECT g.manifest_id FROM installation i, pointer p JOIN generation g ON g.generation_id = p.current_id
+                  WHERE i.singleton AND p.pointer_id = p_pointer_id
+                    -- A rollback shares the manifest of an older generation, and says nothing of its objects.
+                    AND (i.collection_held_at IS NULL
+                         OR EXISTS (SELECT 1 FROM generation m WHERE m.generation_id = g.manifest_id AND m.epoch = i.epoch)))
+$$;
 -- +goose StatementEnd

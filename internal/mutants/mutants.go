@@ -20,7 +20,6 @@ const (
 
 	reconcile = "migrations/00006_reconcile.sql"
 	history   = "migrations/00008_history.sql"
-	adoption  = "migrations/00011_adoption.sql"
 
 	quarantine = "migrations/00013_quarantine.sql"
 	many       = "migrations/00015_many.sql"
