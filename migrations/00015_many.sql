@@ -35,7 +35,7 @@ CREATE OR REPLACE FUNCTION artifactd.stage(
     status text, reason text, pointer text, epoch bigint, generation bigint,
     path text, artifact_id uuid, digest bytea, size bigint, media_type text,
     stored boolean, verified text, writable_until timestamptz, owner_id uuid, upload_id text
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     p pointer; g generation; at timestamptz; v_epoch bigint; v_reason text; v_until timestamptz;
@@ -180,7 +180,7 @@ END $$;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION artifactd.mark_stored_many(p_artifact_ids uuid[], p_verified text[])
 RETURNS TABLE (artifact_id uuid, status text, reason text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE at timestamptz; v_epoch bigint;
 BEGIN
@@ -216,7 +216,7 @@ CREATE FUNCTION artifactd.find_artifacts(p_lease_id uuid, p_artifact_ids uuid[],
 RETURNS TABLE (
     artifact_id uuid, pointer text, epoch bigint, generation bigint, owner_id uuid, digest bytea, size bigint,
     media_type text, stored boolean, verified text, writable_until timestamptz, upload_id text
-) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = artifactd, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE v_pointer_id bigint;
 BEGIN
@@ -234,7 +234,19 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- The same for the few rows of a publish or a rollback: looked for by a list of ids, they were found by
+-- reading all generations. One that goes by no index, as the one row of installation, looks so dear then
+-- that it would be compiled.
+ALTER FUNCTION artifactd.publish(uuid, bytea, uuid[], bigint[], bigint[], integer[], bigint[], text[], boolean, integer) SET enable_seqscan = off;
+ALTER FUNCTION artifactd.publish(uuid, bytea, uuid[], bigint[], bigint[], integer[], bigint[], text[], boolean, integer) SET jit = off;
+ALTER FUNCTION artifactd.rollback(text, bigint, bigint, bigint, bigint, uuid, bytea, uuid, text) SET enable_seqscan = off;
+ALTER FUNCTION artifactd.rollback(text, bigint, bigint, bigint, bigint, uuid, bytea, uuid, text) SET jit = off;
+
 -- +goose Down
+ALTER FUNCTION artifactd.publish(uuid, bytea, uuid[], bigint[], bigint[], integer[], bigint[], text[], boolean, integer) RESET enable_seqscan;
+ALTER FUNCTION artifactd.publish(uuid, bytea, uuid[], bigint[], bigint[], integer[], bigint[], text[], boolean, integer) RESET jit;
+ALTER FUNCTION artifactd.rollback(text, bigint, bigint, bigint, bigint, uuid, bytea, uuid, text) RESET enable_seqscan;
+ALTER FUNCTION artifactd.rollback(text, bigint, bigint, bigint, bigint, uuid, bytea, uuid, text) RESET jit;
 DROP FUNCTION artifactd.find_artifacts(uuid, uuid[], boolean);
 
 -- +goose StatementBegin

@@ -53,10 +53,11 @@ const (
 			AND m.path > $2 AND m.path >= $3 AND starts_with(m.path, $3)
 		ORDER BY m.path LIMIT $4`
 	fileSQL = `SELECT m.path, a.digest, a.size, m.media_type, a.artifact_id, p.public, p.site
-		FROM artifactd.pointer p JOIN artifactd.generation g USING (pointer_id)
+		FROM artifactd.pointer p
+		CROSS JOIN LATERAL (SELECT s.* FROM artifactd.generation s
+			WHERE s.pointer_id = p.pointer_id AND s.epoch = $2 AND s.generation = $3 LIMIT 1) g
 		JOIN artifactd.manifest_file m USING (manifest_id) JOIN artifactd.artifact a USING (artifact_id)
-		WHERE p.name = $1 AND g.epoch = $2 AND g.generation = $3 AND g.state = 'published' AND g.collecting_at IS NULL
-			AND m.path = $4`
+		WHERE p.name = $1 AND g.state = 'published' AND g.collecting_at IS NULL AND m.path = $4`
 )
 
 // PutPointer makes a pointer or changes its settings; nil members stay as they are. Making a

@@ -16,9 +16,12 @@ import (
 
 const (
 	// A row comes back even when no name is known, so that a standby cannot say "not found".
+	// By an index, whatever was known of the tables when the plan was made: so are all that are called
+	// all the time.
 	headsSQL = `SELECT s.recovering, p.name, p.current_id, p.current_epoch, p.current_generation,
 			coalesce(p.retired_at IS NOT NULL, false), coalesce(p.public, false)
-		FROM (SELECT pg_is_in_recovery()) s (recovering) LEFT JOIN artifactd.pointer p ON p.name = ANY ($1)`
+		FROM (SELECT pg_is_in_recovery()) s (recovering) LEFT JOIN (
+			unnest($1::text[]) n (name) CROSS JOIN LATERAL (SELECT q.* FROM artifactd.pointer q WHERE q.name = n.name LIMIT 1) p) ON true`
 	// One statement, so that a version is either whole or gone: its collection begins with a
 	// commit of its own, before the first file goes.
 	versionSQL = `SELECT p.name, g.epoch, g.generation, g.published_at, g.holder, g.source_revision, g.metadata,
@@ -32,8 +35,10 @@ const (
 				FROM artifactd.manifest_file m JOIN artifactd.artifact a USING (artifact_id)
 				WHERE m.manifest_id = g.manifest_id ORDER BY m.path LIMIT $2) x) f
 		WHERE g.generation_id = $1 AND g.state = 'published' AND g.collecting_at IS NULL`
-	versionIDSQL = `SELECT g.generation_id FROM artifactd.generation g JOIN artifactd.pointer p USING (pointer_id)
-		WHERE p.name = $1 AND g.epoch = $2 AND g.generation = $3 AND g.state = 'published' AND g.collecting_at IS NULL`
+	versionIDSQL = `SELECT g.generation_id FROM artifactd.pointer p
+		CROSS JOIN LATERAL (SELECT s.* FROM artifactd.generation s
+			WHERE s.pointer_id = p.pointer_id AND s.epoch = $2 AND s.generation = $3 LIMIT 1) g
+		WHERE p.name = $1 AND g.state = 'published' AND g.collecting_at IS NULL`
 	pointerExistsSQL = `SELECT EXISTS (SELECT 1 FROM artifactd.pointer WHERE name = $1)`
 )
 

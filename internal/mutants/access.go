@@ -221,8 +221,8 @@ var accessMutants = []mutant{
 	{
 		name: "a version that is not published is read",
 		file: "pointer/resolve.go",
-		old:  "WHERE p.name = $1 AND g.epoch = $2 AND g.generation = $3 AND g.state = 'published' AND",
-		new:  "WHERE p.name = $1 AND g.epoch = $2 AND g.generation = $3 AND",
+		old:  "WHERE p.name = $1 AND g.state = 'published' AND g.collecting_at IS NULL`",
+		new:  "WHERE p.name = $1 AND g.collecting_at IS NULL`",
 		pkg:  "./api", run: "TestUnpublishedBytesAreNotReadable",
 	},
 	{
