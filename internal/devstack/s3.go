@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -24,7 +25,8 @@ var ErrNoS3Server = errors.New("this build has no S3 server in it (built with th
 type S3Options struct {
 	// DataDir is the folder that holds everything of this server. It is made when missing.
 	DataDir string
-	// Listen is a host and port; port 0 picks a free one. Empty means 127.0.0.1:0.
+	// Listen is a host and port; port 0 picks the one of the folder's last run if it is free, or else
+	// any that is. Empty means 127.0.0.1:0.
 	Listen string
 	// AccessKeyID and SecretAccessKey are the root credentials. Empty: random ones.
 	AccessKeyID, SecretAccessKey string
@@ -112,7 +114,7 @@ func randomHex(n int) string {
 }
 
 func (s *S3) start(ctx context.Context) error {
-	addr, err := FreeAddress(s.options.Listen)
+	addr, err := s.address()
 	if err != nil {
 		return err
 	}
@@ -144,6 +146,33 @@ func (s *S3) start(ctx context.Context) error {
 		return fmt.Errorf("the S3 server did not start on %s: %w; its log (%s) ends:\n%s", addr, err, s.log, logTail(s.log))
 	}
 	s.proc = proc
+	return s.rememberAddress(addr)
+}
+
+// addressName is the file in the data folder with the host and port that the server had last.
+const addressName = "address"
+
+// address is where to listen. Signed URLs that are out name the port of the run before: on the same
+// one an upload goes on where it was when everything was killed.
+func (s *S3) address() (string, error) {
+	host, port, err := net.SplitHostPort(s.options.Listen)
+	if err == nil && port == "0" {
+		last, _ := os.ReadFile(filepath.Join(s.options.DataDir, addressName)) // there need not have been a run
+		if h, p, err := net.SplitHostPort(strings.TrimSpace(string(last))); err == nil && h == host && p != "0" {
+			if addr, err := FreeAddress(net.JoinHostPort(h, p)); err == nil {
+				return addr, nil
+			}
+		}
+	}
+	return FreeAddress(s.options.Listen)
+}
+
+func (s *S3) rememberAddress(addr string) error {
+	if err := os.WriteFile(filepath.Join(s.options.DataDir, addressName), []byte(addr+"\n"), 0o600); err != nil {
+		s.proc.Kill()
+		<-s.proc.Done()
+		return folderError(s.options.DataDir, err)
+	}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -261,6 +262,71 @@ func TestS3StopsAndRestarts(t *testing.T) {
 	if err := s3.Kill(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A signed URL of the run before is good in the next one, unless somebody else has its port by then.
+func TestS3KeepsItsPort(t *testing.T) {
+	o := S3Options{DataDir: shortTempDir(t)}
+	address := filepath.Join(o.DataDir, addressName)
+	endpoint := func() string {
+		t.Helper()
+		s3, err := StartS3(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s3.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		return s3.Endpoint()
+	}
+	if b, err := os.ReadFile(address); err == nil {
+		t.Fatalf("before the first run: %s", b)
+	}
+	first := endpoint()
+	if b, err := os.ReadFile(address); err != nil || "http://"+strings.TrimSpace(string(b)) != first {
+		t.Errorf("the server was at %s, remembered is %q, %v", first, b, err)
+	}
+	// Below the ports that systems give out by themselves, nobody gets it in the meantime.
+	free := lowPort(t)
+	if err := os.WriteFile(address, []byte(free+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := endpoint(); got != "http://"+free {
+			t.Errorf("the server is at %s, was at %s", got, free)
+		}
+	}
+	l, err := net.Listen("tcp", free)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if got := endpoint(); got == "http://"+free {
+		t.Error("two servers on one port")
+	}
+	// What is no address, or one of another host, is as good as none.
+	for _, last := range []string{"nonsense", "127.0.0.2:" + strings.TrimPrefix(free, "127.0.0.1:"), "127.0.0.1:0"} {
+		if err := os.WriteFile(address, []byte(last), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := endpoint(); !strings.HasPrefix(got, "http://127.0.0.1:") {
+			t.Errorf("after %q the server is at %s", last, got)
+		}
+	}
+}
+
+// lowPort is a port that nobody listened on a moment ago, as 127.0.0.1:port.
+func lowPort(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000)))
+		if err == nil {
+			_ = l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 func TestSupervisorStopsItsProgram(t *testing.T) {
