@@ -15,8 +15,29 @@ import (
 	"github.com/artifactd/artifactd/client"
 )
 
+// getFlags are the flags of `get`.
+type getFlags struct {
+	out    string
+	delete bool
+}
+
+// check refuses --delete where it makes no sense, or would do harm.
+func (f getFlags) check(p *Program, path string) error {
+	switch {
+	case !f.delete:
+		return nil
+	case path != "":
+		return fmt.Errorf("%w: --delete is for a whole version in a folder, not for one file", errUsage)
+	case f.out == "":
+		return fmt.Errorf("%w: --delete needs a folder that is the version's alone; name it with -O", errUsage)
+	case f.out == "-" || isStdout(f.out):
+		return fmt.Errorf("%w: --delete is for a folder, not for standard output", errUsage)
+	}
+	return p.mayDeleteIn(f.out)
+}
+
 func (p *Program) getCommand() *cobra.Command {
-	var out string
+	var f getFlags
 	cmd := &cobra.Command{
 		Use:   "get NAME [PATH]",
 		Short: "Download the current version, or one file of it",
@@ -25,18 +46,26 @@ before anything takes the place of a file that exists; of a whole version, what 
 right is not fetched again, and files that it does not have are left alone. -O names a file, a folder
 or, as "-", standard output; without it files go to the current folder under their own names. What goes
 to standard output, or to anything that is not a regular file, is verified too, but cannot be taken
-back: check the exit code.`,
-		Example: "  artifactd get acme.reports.daily\n  artifactd get acme.site index.html -O - | head",
+back: check the exit code.
+
+With --delete the folder that -O names becomes the version: once every file is verified and in place,
+files and links that the version does not have are removed, and folders that hold none of its files.
+Links are never followed. Nothing is removed when anything fails before that.`,
+		Example: "  artifactd get acme.reports.daily\n  artifactd get acme.site index.html -O - | head\n  artifactd get acme.site -O /srv/site --delete",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := ""
 			if len(args) == 2 {
 				path = args[1]
 			}
-			return damaged(p.get(cmd.Context(), args[0], path, out))
+			if err := f.check(p, path); err != nil {
+				return err
+			}
+			return damaged(p.get(cmd.Context(), args[0], path, f))
 		},
 	}
-	cmd.Flags().StringVarP(&out, "out", "O", "", `file, folder, or "-" for standard output`)
+	cmd.Flags().StringVarP(&f.out, "out", "O", "", `file, folder, or "-" for standard output`)
+	cmd.Flags().BoolVar(&f.delete, "delete", false, "remove from the folder what the version does not have")
 	return p.clientCommand(cmd)
 }
 
@@ -49,7 +78,7 @@ func damaged(err error) error {
 	return err
 }
 
-func (p *Program) get(ctx context.Context, name, path, out string) error {
+func (p *Program) get(ctx context.Context, name, path string, f getFlags) error {
 	c, err := p.client()
 	if err != nil {
 		return err
@@ -69,7 +98,8 @@ func (p *Program) get(ctx context.Context, name, path, out string) error {
 	}
 	bar := p.progress("receiving", total, len(files))
 	defer bar.stop()
-	single := path != "" || len(files) == 1
+	out := f.out
+	single := path != "" || len(files) == 1 && !f.delete
 	if single && isStdout(out) {
 		out = "-"
 	}
@@ -83,7 +113,12 @@ func (p *Program) get(ctx context.Context, name, path, out string) error {
 	case single:
 		return getOne(ctx, c, files[0], filepath.Join(out, filepath.Base(filepath.FromSlash(files[0].Path))), bar)
 	}
-	return getAll(ctx, c, files, out, bar)
+	removed, err := getAll(ctx, c, files, f, bar)
+	bar.stop()
+	if f.delete && (err == nil || removed > 0) {
+		p.note("artifactd: removed %s from %s that version %s does not have", counted(removed), out, version.Version)
+	}
+	return err
 }
 
 // chosenFiles are the files asked for: the one at path, or all of the version.

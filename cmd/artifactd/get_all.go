@@ -14,53 +14,83 @@ import (
 	"github.com/artifactd/artifactd/client"
 )
 
-// getAll downloads every file of a version into dir, but for those that are there already. All are
-// verified in a folder of their own before the first is renamed into place. Paths come from whoever
-// published: os.Root keeps them, and links that lie in dir already, from leading out of it.
-func getAll(ctx context.Context, c *client.Client, files []types.File, dir string, bar *bar) (err error) {
+// getAll downloads every file of a version into a folder, but for those that are there already, and
+// tells how many files that are not of the version it removed, if that is wanted. All are verified in a
+// folder of their own before the first is renamed into place. Paths come from whoever published: os.Root
+// keeps them, and links that lie in the folder already, from leading out of it.
+func getAll(ctx context.Context, c *client.Client, files []types.File, f getFlags, bar *bar) (removed int, err error) {
+	dir := f.out
 	if dir == "" {
 		dir = "."
 	}
 	root, err := openFolder(dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer root.Close()
+	mirror, err := getStaged(ctx, c, files, root, f.delete, bar)
+	if err != nil || mirror == nil {
+		return 0, err
+	}
+	return mirror.clean()
+}
+
+// getStaged is getAll but for removing. What it returns does that; nil when it is not wanted.
+func getStaged(ctx context.Context, c *client.Client, files []types.File, root *os.Root, mirrored bool, bar *bar) (m *mirror, err error) {
+	dir := root.Name()
 	staging := temporaryName("get")
 	if err := root.Mkdir(staging, 0o700); err != nil {
-		return unwritable(dir, err)
+		return nil, unwritable(dir, err)
 	}
 	defer func() {
+		if err != nil && m != nil {
+			m.restore()
+		}
 		if removeErr := root.RemoveAll(staging); err == nil {
 			err = removeErr
 		}
 	}()
-	if one, other, ok := sameButForCase(files); ok && foldsCase(root, staging) {
-		return fmt.Errorf("%q and %q differ only in upper and lower case, which %s does not keep apart; choose a place that does, or get them one by one with -O", one, other, dir)
+	fold := foldsCase(root, staging)
+	if one, other, ok := sameButForCase(files); ok && fold {
+		return nil, fmt.Errorf("%q and %q differ only in upper and lower case, which %s does not keep apart; choose a place that does, or get them one by one with -O", one, other, dir)
 	}
-	missing, err := fetch(ctx, c, files, root, staging, bar)
+	if mirrored {
+		m = newMirror(root, files, fold)
+		if _, _, err := m.survey(); err != nil {
+			return m, err
+		}
+	}
+	missing, err := fetch(ctx, c, files, m, root, staging, bar)
 	if err != nil {
-		return err
+		return m, err
 	}
 	for i, f := range files {
 		if !missing[i] {
 			continue
 		}
+		if m != nil {
+			if err := m.makeWay(staging, f.Path); err != nil {
+				return m, err
+			}
+		}
 		if err := placeBelow(root, stagedName(staging, i), f.Path); err != nil {
-			return err
+			return m, err
 		}
 	}
-	return nil
+	return m, nil
 }
 
 // fetch downloads what is not there, and tells what that was.
-func fetch(ctx context.Context, c *client.Client, files []types.File, root *os.Root, staging string, bar *bar) ([]bool, error) {
+func fetch(ctx context.Context, c *client.Client, files []types.File, m *mirror, root *os.Root, staging string, bar *bar) ([]bool, error) {
 	missing := make([]bool, len(files))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(client.DefaultParallel)
 	for i, f := range files {
 		group.Go(func() error {
-			there, err := isThere(ctx, root, f)
+			there, err := false, error(nil)
+			if m == nil || m.straight(f.Path) {
+				there, err = isThere(ctx, root, f)
+			}
 			if there {
 				bar.file(f.Path, f.Size)(f.Size)
 			}
@@ -98,7 +128,7 @@ func isThere(ctx context.Context, root *os.Root, f types.File) (bool, error) {
 func sameButForCase(files []types.File) (one, other string, found bool) {
 	seen := make(map[string]string, len(files))
 	for _, f := range files {
-		folded := strings.ToLower(strings.ToUpper(f.Path))
+		folded := foldedPath(f.Path)
 		if first, ok := seen[folded]; ok {
 			return first, f.Path, true
 		}
@@ -106,6 +136,9 @@ func sameButForCase(files []types.File) (one, other string, found bool) {
 	}
 	return "", "", false
 }
+
+// foldedPath is the same for paths that differ only in case.
+func foldedPath(path string) string { return strings.ToLower(strings.ToUpper(path)) }
 
 // foldsCase reports whether a folder takes a name in capital letters for the same one. name is in it.
 func foldsCase(root *os.Root, name string) bool {

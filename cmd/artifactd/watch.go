@@ -35,7 +35,7 @@ last line that was seen: what was published meanwhile and is still kept comes in
 With --exec a shell command runs for every version, one after another. It finds ARTIFACTD_POINTER and
 ARTIFACTD_VERSION in its environment and the version as JSON on its standard input; its line is printed
 once it has ended. When it fails, that is said on standard error, and the watch goes on.`,
-		Example: "  artifactd watch acme.site --exec 'artifactd get acme.site -O /srv/site'",
+		Example: "  artifactd watch acme.site --exec 'artifactd get acme.site -O /srv/site --delete'",
 		Args:    cobra.ExactArgs(1),
 		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			return p.watch(ctx, c, args[0], f)
@@ -77,11 +77,12 @@ func (p *Program) printLine(v types.ResolvedVersion) error {
 		enc.SetEscapeHTML(false)
 		return enc.Encode(v)
 	}
-	_, err := fmt.Fprintf(p.Stdout, "%s  %s  %s  %s\n", v.Version, stamp(v.PublishedAt), files(int(v.FileCount)), printable(v.Holder))
+	_, err := fmt.Fprintf(p.Stdout, "%s  %s  %s  %s\n", v.Version, stamp(v.PublishedAt), counted(int(v.FileCount)), printable(v.Holder))
 	return err
 }
 
-func files(n int) string {
+// counted is a number of files for a person.
+func counted(n int) string {
 	if n == 1 {
 		return "1 file"
 	}
