@@ -46,7 +46,7 @@ before anything takes the place of a file that exists; of a whole version, what 
 right is not fetched again, and files that it does not have are left alone. -O names a file, a folder
 or, as "-", standard output; without it files go to the current folder under their own names. What goes
 to standard output, or to anything that is not a regular file, is verified too, but cannot be taken
-back: check the exit code.
+back: check the exit code. With -o json it is told what came, unless the bytes themselves go there.
 
 With --delete the folder that -O names becomes the version: once every file is verified and in place,
 files and links that the version does not have are removed, and folders that hold none of its files.
@@ -78,6 +78,19 @@ func damaged(err error) error {
 	return err
 }
 
+// received is what `get` did, as -o json prints it.
+type received struct {
+	Pointer string `json:"pointer"`
+	Version string `json:"version"`
+	// FileCount is how many files were asked for, and are in place.
+	FileCount int `json:"file_count"`
+	// FetchedBytes came from the service or its store; PresentBytes were in place already.
+	FetchedBytes int64 `json:"fetched_bytes"`
+	PresentBytes int64 `json:"present_bytes"`
+	// RemovedFiles counts files and links that the version does not have; with --delete alone.
+	RemovedFiles *int `json:"removed_files,omitempty"`
+}
+
 func (p *Program) get(ctx context.Context, name, path string, f getFlags) error {
 	c, err := p.client()
 	if err != nil {
@@ -98,27 +111,38 @@ func (p *Program) get(ctx context.Context, name, path string, f getFlags) error 
 	}
 	bar := p.progress("receiving", total, len(files))
 	defer bar.stop()
-	out := f.out
 	single := path != "" || len(files) == 1 && !f.delete
-	if single && isStdout(out) {
-		out = "-"
-	}
-	switch {
-	case out == "-" && !single:
-		return fmt.Errorf("%w: version %s has %d files; name one of them to write it to standard output", errUsage, version.Version, len(files))
-	case out == "-":
+	if single && (f.out == "-" || isStdout(f.out)) {
 		return c.Download(ctx, files[0], p.Stdout, bar.file(files[0].Path, files[0].Size))
-	case single && !isFolder(out):
-		return getOne(ctx, c, files[0], fileDestination(out, files[0].Path), bar)
-	case single:
-		return getOne(ctx, c, files[0], filepath.Join(out, filepath.Base(filepath.FromSlash(files[0].Path))), bar)
 	}
-	removed, err := getAll(ctx, c, files, f, bar)
+	if f.out == "-" {
+		return fmt.Errorf("%w: version %s has %d files; name one of them to write it to standard output", errUsage, version.Version, len(files))
+	}
+	got := received{Pointer: version.Name, Version: version.Version, FileCount: len(files), FetchedBytes: total}
+	if single {
+		err = getOne(ctx, c, files[0], f.destination(files[0].Path), bar)
+	} else {
+		err = getAll(ctx, c, files, f, &got, bar)
+	}
 	bar.stop()
-	if f.delete && (err == nil || removed > 0) {
-		p.note("artifactd: removed %s from %s that version %s does not have", counted(removed), out, version.Version)
+	if removed := value(got.RemovedFiles); f.delete && (err == nil || removed > 0) {
+		p.note("artifactd: removed %s from %s that version %s does not have", counted(removed), f.out, version.Version)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return p.printReceived(got)
+}
+
+// printReceived tells a program what came. A person has asked for files, and has them.
+func (p *Program) printReceived(got received) error {
+	if p.format != "json" {
+		return nil
+	}
+	if err := p.print(got, nil); err != nil {
+		return fmt.Errorf("version %s of %s is in place, but that could not be printed: %w", got.Version, got.Pointer, err)
+	}
+	return nil
 }
 
 // chosenFiles are the files asked for: the one at path, or all of the version.
@@ -166,11 +190,16 @@ func isFolder(out string) bool {
 	return err == nil && info.IsDir()
 }
 
-func fileDestination(out, path string) string {
-	if out != "" {
-		return out
+// destination is where one file goes.
+func (f getFlags) destination(path string) string {
+	base := filepath.Base(filepath.FromSlash(path))
+	switch {
+	case f.out == "":
+		return base
+	case isFolder(f.out):
+		return filepath.Join(f.out, base)
 	}
-	return filepath.Base(filepath.FromSlash(path))
+	return f.out
 }
 
 // getOne downloads a file beside its destination and renames it into place. A destination that

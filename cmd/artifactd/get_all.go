@@ -15,28 +15,30 @@ import (
 )
 
 // getAll downloads every file of a version into a folder, but for those that are there already, and
-// tells how many files that are not of the version it removed, if that is wanted. All are verified in a
+// removes what is not of the version, if that is wanted; got is told of both. All are verified in a
 // folder of their own before the first is renamed into place. Paths come from whoever published: os.Root
 // keeps them, and links that lie in the folder already, from leading out of it.
-func getAll(ctx context.Context, c *client.Client, files []types.File, f getFlags, bar *bar) (removed int, err error) {
+func getAll(ctx context.Context, c *client.Client, files []types.File, f getFlags, got *received, bar *bar) error {
 	dir := f.out
 	if dir == "" {
 		dir = "."
 	}
 	root, err := openFolder(dir)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer root.Close()
-	mirror, err := getStaged(ctx, c, files, root, f.delete, bar)
+	mirror, err := getStaged(ctx, c, files, root, f.delete, got, bar)
 	if err != nil || mirror == nil {
-		return 0, err
+		return err
 	}
-	return mirror.clean()
+	removed, err := mirror.clean()
+	got.RemovedFiles = &removed
+	return err
 }
 
 // getStaged is getAll but for removing. What it returns does that; nil when it is not wanted.
-func getStaged(ctx context.Context, c *client.Client, files []types.File, root *os.Root, mirrored bool, bar *bar) (m *mirror, err error) {
+func getStaged(ctx context.Context, c *client.Client, files []types.File, root *os.Root, mirrored bool, got *received, bar *bar) (m *mirror, err error) {
 	dir := root.Name()
 	staging := temporaryName("get")
 	if err := root.Mkdir(staging, 0o700); err != nil {
@@ -66,6 +68,8 @@ func getStaged(ctx context.Context, c *client.Client, files []types.File, root *
 	}
 	for i, f := range files {
 		if !missing[i] {
+			got.FetchedBytes -= f.Size
+			got.PresentBytes += f.Size
 			continue
 		}
 		if m != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,6 +32,7 @@ func TestProgram(t *testing.T) {
 	d := startDev(t, filepath.Join(t.TempDir(), "data"))
 	t.Run("publish and get", func(t *testing.T) { publishAndGet(t, d) })
 	t.Run("folders", func(t *testing.T) { folders(t, d) })
+	t.Run("what came", func(t *testing.T) { whatCame(t, d) })
 	t.Run("trees", func(t *testing.T) { trees(t, d) })
 	t.Run("quietly", func(t *testing.T) { quietly(t, d) })
 	t.Run("bad trees", func(t *testing.T) { badTrees(t, d) })
@@ -124,6 +126,39 @@ func folders(t *testing.T, d *instance) {
 	d.run(exitFailed, "get", "a.site", "-O", trap)
 	if left, _ := os.ReadDir(outside); len(left) > 0 {
 		t.Errorf("written outside: %v", left)
+	}
+}
+
+// whatCame: a program is told what it got, and a person, or whoever gets the bytes themselves, nothing.
+func whatCame(t *testing.T, d *instance) {
+	tree, out := t.TempDir(), t.TempDir()
+	for path, content := range map[string]string{"a": "12345", "b/c": "123"} {
+		writeFile(t, filepath.Join(tree, path), []byte(content))
+	}
+	d.run(exitDone, "pointer", "create", "a.came")
+	d.run(exitDone, "publish", "a.came", tree)
+	writeFile(t, filepath.Join(out, "a"), []byte("12345"))
+	writeFile(t, filepath.Join(out, "stale"), nil)
+	one := 1
+	for _, tc := range []struct {
+		want received
+		args []string
+	}{
+		{received{FileCount: 2, FetchedBytes: 3, PresentBytes: 5}, []string{"-O", out}},
+		{received{FileCount: 2, PresentBytes: 8, RemovedFiles: &one}, []string{"-O", out, "--delete", "-q"}},
+		{received{FileCount: 1, FetchedBytes: 3}, []string{"b/c", "-O", filepath.Join(out, "c")}},
+	} {
+		tc.want.Pointer, tc.want.Version = "a.came", "1.1"
+		r := d.run(exitDone, append([]string{"get", "a.came", "-o", "json"}, tc.args...)...)
+		if got := decode[received](t, r); !reflect.DeepEqual(got, tc.want) || r.stderr != "" {
+			t.Errorf("%v: %+v, want %+v; stderr %q", tc.args, got, tc.want, r.stderr)
+		}
+		if r := d.run(exitDone, append([]string{"get", "a.came"}, tc.args...)...); r.stdout != "" {
+			t.Errorf("%v printed %q", tc.args, r.stdout)
+		}
+	}
+	if r := d.run(exitDone, "get", "a.came", "a", "-O", "-", "-o", "json"); r.stdout != "12345" {
+		t.Errorf("the bytes were mixed with %q", r.stdout)
 	}
 }
 
