@@ -41,6 +41,7 @@ func TestProgram(t *testing.T) {
 	t.Run("stale worker", func(t *testing.T) { staleWorker(t, d) })
 	t.Run("operation ids", func(t *testing.T) { operationIDs(t, d) })
 	t.Run("rollback and retire", func(t *testing.T) { rollbackAndRetire(t, d) })
+	t.Run("full disk", func(t *testing.T) { fullDisk(t, d) })
 	t.Run("access tokens", func(t *testing.T) { accessTokens(t, d) })
 }
 
@@ -374,6 +375,39 @@ func rollbackAndRetire(t *testing.T, d *instance) {
 	p := decode[types.Published](t, d.run(exitDone, "publish", "a.back", filepath.Join(dir, "f"), "-o", "json"))
 	if p.Version != "1.4" {
 		t.Errorf("numbers went on at %s", p.Version)
+	}
+}
+
+// fullDisk: whoever sees a command fail because its answer could not be written is told that it was done.
+func fullDisk(t *testing.T, d *instance) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	d.run(exitDone, "pointer", "create", "a.full")
+	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("x"))
+	fails := func(says string, args ...string) string {
+		t.Helper()
+		var stderr buffer
+		p := Program{Args: append([]string{"--data", d.data}, args...), Stdin: strings.NewReader(""), Stdout: full, Stderr: &stderr, Environ: []string{"PATH=" + os.Getenv("PATH")}}
+		if code := p.Run(t.Context()); code != exitFailed || !strings.Contains(stderr.String(), says) || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%v: exit code %d, stderr %q", args, code, stderr.String())
+		}
+		return stderr.String()
+	}
+	for _, format := range []string{"table", "json"} {
+		fails("published a.full", "publish", "a.full", file, "-o", format)
+	}
+	fails("published a.full 1.3, but", "rollback", "a.full", "1.1")
+	fails("published a.full 1.4, but", "run", "a.full", "--file", file, "--", "true")
+	fails("version 1.4 of a.full is in place, but", "get", "a.full", "-O", file, "-o", "json")
+	says := fails("access token", "token", "create", "lost", "--pattern", "*")
+	_, command, _ := strings.Cut(says, "`artifactd ")
+	command, _, _ = strings.Cut(command, "`")
+	d.run(exitDone, strings.Fields(command)...)
+	if r := d.run(exitDone, "token", "ls", "-o", "json"); !strings.Contains(r.stdout, `"lost"`) || !strings.Contains(r.stdout, `"revoked_at"`) {
+		t.Errorf("access tokens: %s", r.stdout)
 	}
 }
 

@@ -227,12 +227,17 @@ func (p *Program) printPublished(name string, published types.Published) error {
 	return p.printOutcome(name, published, published)
 }
 
-// printOutcome prints a table for people; data is what -o json prints.
+// printOutcome prints a table for people; data is what -o json prints. Whoever sees this command fail
+// must not take it for a publish that did not happen.
 func (p *Program) printOutcome(name string, published types.Published, data any) error {
-	return p.print(data, func(t *table) {
+	err := p.print(data, func(t *table) {
 		t.row("POINTER", "VERSION", "OUTCOME", "OPERATION")
 		t.row(name, published.Version, published.Outcome, published.OperationId)
 	})
+	if err != nil {
+		return fmt.Errorf("published %s %s, but that could not be printed: %w", name, published.Version, err)
+	}
+	return nil
 }
 
 func (f *publishFlags) publication(cmd *cobra.Command) (client.Publication, error) {

@@ -108,7 +108,10 @@ weaker ones: read, publish, admin. Patterns say for which pointers: "*", "prefix
 		}
 		// In a table the secret stands alone, so that `TOKEN=$(artifactd token create …)` works.
 		p.note("artifactd: access token %s; this is the only time its secret is shown", made.ID)
-		return p.print(describe(made, secret), func(t *table) { t.row(secret) })
+		if err := p.print(describe(made, secret), func(t *table) { t.row(secret) }); err != nil {
+			return fmt.Errorf("access token %s was made, but its secret could not be printed and is lost: %w; revoke it with `artifactd token revoke %[1]s` and make another", made.ID, err)
+		}
+		return nil
 	})
 }
 
