@@ -122,6 +122,12 @@ func oneLine(text string) string {
 	return strings.Join(lines, "; ")
 }
 
+// interruptedError is the end that Ctrl-C makes, with what became of the work.
+type interruptedError struct{ text string }
+
+func (e *interruptedError) Error() string { return "interrupted; " + e.text }
+func (e *interruptedError) Unwrap() error { return context.Canceled }
+
 // complaint is an error as one line that ends with what to do next.
 func complaint(err error) string {
 	text := oneLine(err.Error())

@@ -60,7 +60,13 @@ func (p *Program) collect(ctx context.Context, c *client.Client, in types.GcRequ
 	r, err := c.Collect(ctx, in, func(r types.GcRun) {
 		p.note("artifactd: collection %s is under way: %d objects, %s deleted so far", r.RunId, r.DeletedObjects, size(r.DeletedBytes))
 	})
-	if err != nil && r.RunId != uuid.Nil {
+	switch {
+	case err == nil:
+	case ctx.Err() != nil && r.RunId == uuid.Nil:
+		return r, &interruptedError{"a collection that has begun goes on inside the service: see `artifactd gc runs`"}
+	case ctx.Err() != nil:
+		return r, &interruptedError{fmt.Sprintf("collection %s goes on inside the service: see `artifactd gc runs %[1]s`", r.RunId)}
+	case r.RunId != uuid.Nil:
 		p.note("artifactd: collection %s goes on inside the service; see `artifactd gc runs %s`", r.RunId, r.RunId)
 	}
 	return r, err

@@ -112,7 +112,7 @@ func TestSignals(t *testing.T) {
 				}
 				return
 			}
-			if status.ExitStatus() != exitFailed || !strings.Contains(stderr.String(), "interrupted") {
+			if status.ExitStatus() != exitFailed || !strings.Contains(stderr.String(), "interrupted; nothing was published") {
 				t.Errorf("%v: %s", cmd.ProcessState, stderr.String())
 			}
 		})

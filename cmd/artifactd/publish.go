@@ -79,24 +79,35 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 		return err
 	}
 	defer c.Close()
+	nothing := "nothing was published"
 	if publication.OperationID != uuid.Nil {
+		nothing += " by this command" // an earlier one with the same id may be on its way
 		if done, err := p.recorded(cmd.Context(), c, name, publication.OperationID); done || err != nil {
 			return err
 		}
 	}
 	g, err := p.gather(cmd.Context(), paths, piped, f.name)
 	if err != nil {
-		return err
+		return interruptedPublish(cmd.Context(), err, nothing)
 	}
 	defer g.release()
 	published, err := c.PublishFiles(cmd.Context(), name, g.bar.follow(g.sources),
 		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, nil)
 	g.bar.stop()
 	if err != nil {
-		return err
+		return interruptedPublish(cmd.Context(), err, nothing+"; run the same command again: what has arrived is not sent again")
 	}
 	p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
 	return p.printFiles(name, published)
+}
+
+// interruptedPublish says what became of a publish that was interrupted. A publish whose request was
+// out is settled before its error is here, so an interrupt is what it says: nothing was published.
+func interruptedPublish(ctx context.Context, err error, text string) error {
+	if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &interruptedError{text}
 }
 
 // inputs takes standard input ("-") out of the paths.

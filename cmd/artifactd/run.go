@@ -171,7 +171,7 @@ func (p *Program) publishMade(ctx context.Context, j job, k *client.Keeper) (cli
 	bar.next("sending", total, len(sources))
 	published, err := j.client.PublishKept(ctx, k, bar.follow(sources), j.publication, nil)
 	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("interrupted before it was published: %w", err)
+		err = &interruptedError{"nothing was published"}
 	}
 	return published, err
 }
