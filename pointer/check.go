@@ -22,7 +22,8 @@ func cmpErr(errs ...error) error {
 	return nil
 }
 
-func checkName(name string) error {
+// CheckName reports what is wrong with a pointer's name, as an [*InvalidError].
+func CheckName(name string) error {
 	if !nameForm.MatchString(name) {
 		return &InvalidError{Field: "name", Detail: "a pointer's name begins with a letter or digit, goes on with letters, digits, '.', '_' or '-', and has at most 200 characters"}
 	}

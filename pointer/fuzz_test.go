@@ -44,7 +44,7 @@ func FuzzCheckName(f *testing.F) {
 			letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 			good = good && (letter || i > 0 && strings.IndexByte("._-", c) >= 0)
 		}
-		if err := checkName(s); (err == nil) != good {
+		if err := CheckName(s); (err == nil) != good {
 			t.Errorf("%q: %v", s, err)
 		}
 	})

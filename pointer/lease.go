@@ -57,7 +57,7 @@ func (c *Catalogue) Acquire(ctx context.Context, req AcquireRequest) (Lease, err
 	if req.TTL == 0 {
 		req.TTL = DefaultTTL
 	}
-	if err := cmpErr(checkName(req.Pointer), checkHolder(req.Holder), checkTTL(req.TTL)); err != nil {
+	if err := cmpErr(CheckName(req.Pointer), checkHolder(req.Holder), checkTTL(req.TTL)); err != nil {
 		return Lease{}, err
 	}
 	if req.Wait <= 0 {

@@ -63,7 +63,7 @@ const (
 // PutPointer makes a pointer or changes its settings; nil members stay as they are. Making a
 // retired name again continues its numbers. created reports which it was.
 func (c *Catalogue) PutPointer(ctx context.Context, name string, change SettingsChange) (s Settings, created bool, err error) {
-	if err := cmpErr(checkName(name), checkLabels(change.Labels)); err != nil {
+	if err := cmpErr(CheckName(name), checkLabels(change.Labels)); err != nil {
 		return Settings{}, false, err
 	}
 	if change.KeepVersions != nil && (*change.KeepVersions < 0 || *change.KeepVersions > 1_000_000) {

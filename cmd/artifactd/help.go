@@ -161,7 +161,7 @@ func (p *Program) completePointer(cmd *cobra.Command, args []string, typed strin
 // complete gives the commands what shells can offer to type.
 func (p *Program) complete(cmd *cobra.Command) {
 	if cmd.Annotations[remoteAnnotation] != "" && cmd.ValidArgsFunction == nil {
-		if words := strings.Fields(cmd.Use); len(words) > 1 && words[1] == "NAME" {
+		if takesName(cmd) {
 			cmd.ValidArgsFunction = p.completePointer
 		} else {
 			cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -54,6 +54,7 @@ func (p *Program) Run(ctx context.Context) int {
 	if err == nil {
 		return exitDone
 	}
+	err = worded(cmd, err)
 	if !p.running {
 		err = fmt.Errorf("%w: %w; see `%s --help`", errUsage, err, cmd.CommandPath())
 	}
@@ -75,6 +76,9 @@ and "artifactd help exit-codes" tell the rest to whoever writes scripts.`,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.settle(cmd); err != nil {
+				return err
+			}
+			if err := checkName(cmd); err != nil {
 				return err
 			}
 			p.running = true

@@ -127,7 +127,7 @@ func quietly(t *testing.T, d *instance) {
 	if code := p.Run(t.Context()); code != exitNotFound {
 		t.Errorf("exit code %d", code)
 	}
-	awaitText(t, shown, "pointer-not-found")
+	awaitText(t, shown, "there is no pointer")
 	if s := shown.String(); !strings.HasPrefix(s, "artifactd: ") || strings.Count(s, "\n") != 1 {
 		t.Errorf("shown: %q", s)
 	}

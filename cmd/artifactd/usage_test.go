@@ -2,8 +2,11 @@ package main
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/artifactd/artifactd/client"
 )
@@ -34,6 +37,50 @@ func TestSenselessValuesAreUsage(t *testing.T) {
 		if r.code != exitUsage || !strings.Contains(r.stderr, tc.says) {
 			t.Errorf("%v: exit code %d, stderr %q", tc.args, r.code, r.stderr)
 		}
+	}
+}
+
+// What is no name is refused by every command that takes one, by the service's own rule and before
+// anything is sent: in a URL ".." leads somewhere else, and was answered with "no such resource".
+func TestWhatIsNoNameIsUsage(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("x"))
+	tried := 0
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		if !takesName(cmd) {
+			return
+		}
+		tried++
+		for _, name := range []string{"..", "", "a/b", "-x", strings.Repeat("x", 201)} {
+			args := []string{"--url", "http://127.0.0.1:1", "--data", t.TempDir()}
+			if cmd.Name() == "run" {
+				args = append(args, "--file", file)
+			}
+			args = append(append(append(strings.Fields(commandName(cmd)), args...), "--"), name)
+			for _, word := range strings.Fields(cmd.Use)[2:] {
+				if cmd.Name() != "run" && !strings.HasPrefix(word, "[") {
+					args = append(args, file)
+				}
+			}
+			if cmd.Name() == "run" { // its own "--" stands after the name
+				args = slices.DeleteFunc(args, func(a string) bool { return a == "--" })
+				if args = append(args, "--", "true"); strings.HasPrefix(name, "-") {
+					continue // a flag, to this one
+				}
+			}
+			r := run(t, nil, args...)
+			if r.code != exitUsage || !strings.Contains(r.stderr, "cannot be a NAME: a pointer's name begins with") {
+				t.Errorf("%q: exit code %d, stderr %q", args, r.code, r.stderr)
+			}
+		}
+	}
+	walk((&Program{}).command())
+	if tried < 12 {
+		t.Errorf("%d commands take a name", tried)
 	}
 }
 
