@@ -86,7 +86,7 @@ func (s sections) close() error {
 // progress, when not nil, is told the number of bytes after each read.
 func FileSource(ctx context.Context, name, path string, progress func(int)) (Source, error) {
 	if err := checkPath(path); err != nil {
-		return Source{}, fmt.Errorf("%s: %w", name, err)
+		return Source{}, fmt.Errorf("%q: %w", name, err)
 	}
 	f, info, err := openRegular(name)
 	if err != nil {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/artifactd/artifactd/client"
 )
@@ -113,13 +115,31 @@ func outcomeOf(err error) outcome {
 	return outcome{code: exitUnavailable, hint: "try again; the object store refused or could not answer"}
 }
 
-// oneLine joins the lines of a text.
+// oneLine joins the lines of a text, and spells what would steer the terminal.
 func oneLine(text string) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
-	return strings.Join(lines, "; ")
+	var b strings.Builder
+	for _, r := range strings.Join(lines, "; ") {
+		if unicode.IsControl(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// quotedPaths quotes the name of a file that an error of the system is about, where it has to be.
+func quotedPaths(err error) string {
+	text := err.Error()
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		text = strings.ReplaceAll(text, path.Path, legible(path.Path))
+	}
+	return text
 }
 
 // interruptedError is the end that Ctrl-C makes, with what became of the work.
@@ -130,8 +150,9 @@ func (e *interruptedError) Unwrap() error { return context.Canceled }
 
 // complaint is an error as one line that ends with what to do next.
 func complaint(err error) string {
-	text := oneLine(err.Error())
+	text := oneLine(quotedPaths(err))
 	text = strings.TrimPrefix(text, errUsage.Error()+": ")
+	text = strings.ReplaceAll(text, ": "+errUsage.Error()+": ", ": ")
 	if errors.Is(err, context.Canceled) && !strings.Contains(text, ";") {
 		return "interrupted"
 	}

@@ -74,6 +74,14 @@ func TestComplaintAboutDamage(t *testing.T) {
 	}
 }
 
+// What sort of error it is tells the exit code, wherever in the error that stands.
+func TestComplaintsDoNotNameTheirSort(t *testing.T) {
+	err := fmt.Errorf("the command succeeded, but: %w", fmt.Errorf("%w: f is not a regular file", errUsage))
+	if text := complaint(err); text != "the command succeeded, but: f is not a regular file" || outcomeOf(err).code != exitUsage {
+		t.Error(text)
+	}
+}
+
 // A sentence of the service's and the hint after it are one line without a full stop in its middle.
 func TestComplaintsReadWell(t *testing.T) {
 	text := complaint(fmt.Errorf("%w: \"ci\" holds the lease for another 50.0 s unless it renews; try again then.", client.ErrLeaseHeld))

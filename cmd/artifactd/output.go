@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -52,6 +53,15 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// legible is a text of somebody's for a message: as it is, or quoted where it would steer the terminal or
+// break the line.
+func legible(s string) string {
+	if printable(s) == s {
+		return s
+	}
+	return strconv.Quote(s)
 }
 
 // size is a number of bytes for a person.

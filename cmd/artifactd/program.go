@@ -173,7 +173,9 @@ func (p *Program) tokenSource() (client.TokenSource, error) {
 	case r.tokenFile != "" && r.githubAudience != "":
 		return nil, errors.New("--token-file and --github-audience exclude each other")
 	case r.tokenFile != "":
-		return client.TokenFile(r.tokenFile), nil
+		source := client.TokenFile(r.tokenFile)
+		_, err := source(context.Background()) // what is wrong with it now is told before anything is sent
+		return source, err
 	case r.githubAudience != "":
 		env := parseEnviron(p.Environ)
 		return client.GitHubToken(env["ACTIONS_ID_TOKEN_REQUEST_URL"], env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"], r.githubAudience)

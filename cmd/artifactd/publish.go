@@ -184,7 +184,7 @@ func (p *Program) gather(ctx context.Context, paths []string, piped bool, name s
 func (p *Program) spool(ctx context.Context, path string, others []namedFile) (client.Source, io.Closer, error) {
 	for _, other := range others {
 		if other.path == path {
-			return client.Source{}, nil, fmt.Errorf("%w: standard input and %s would both be named %s; choose another --name", errUsage, other.file, path)
+			return client.Source{}, nil, fmt.Errorf("%w: standard input and %s would both be named %s; choose another --name", errUsage, legible(other.file), legible(path))
 		}
 	}
 	if f, ok := p.Stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -345,7 +345,7 @@ func walkSources(args []string) (files []namedFile, total int64, err error) {
 	origin := map[string]string{}
 	add := func(file, path string, info fs.FileInfo) error {
 		if other, ok := origin[path]; ok {
-			return fmt.Errorf("%w: %s and %s would both be named %s; publish their folder instead", errUsage, other, file, path)
+			return fmt.Errorf("%w: %s and %s would both be named %s; publish their folder instead", errUsage, legible(other), legible(file), legible(path))
 		}
 		origin[path] = file
 		files = append(files, namedFile{file, path, info.Size()})
@@ -357,9 +357,12 @@ func walkSources(args []string) (files []namedFile, total int64, err error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		if info.IsDir() {
+		switch {
+		case info.IsDir():
 			err = walkFolder(arg, add)
-		} else {
+		case !info.Mode().IsRegular():
+			err = fmt.Errorf("%w: %s is not a regular file; write it to one first, so that it can be read again when an upload is repeated", errUsage, legible(arg))
+		default:
 			err = add(arg, filepath.Base(filepath.Clean(arg)), info)
 		}
 		if err != nil {
@@ -367,7 +370,7 @@ func walkSources(args []string) (files []namedFile, total int64, err error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, 0, fmt.Errorf("%w: there is no file in %s; a version has at least one", errUsage, strings.Join(args, ", "))
+		return nil, 0, fmt.Errorf("%w: there is no file in %s; a version has at least one", errUsage, legible(strings.Join(args, ", ")))
 	}
 	return files, total, nil
 }
@@ -384,7 +387,7 @@ func walkFolder(dir string, add func(file, path string, info fs.FileInfo) error)
 			return err
 		}
 		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%w: %s is not a regular file; replace it by a copy or take it out of the folder", errUsage, file)
+			return fmt.Errorf("%w: %s is not a regular file; replace it by a copy or take it out of the folder", errUsage, legible(file))
 		}
 		rel, err := filepath.Rel(dir, file)
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,6 +29,11 @@ func TestSenselessValuesAreUsage(t *testing.T) {
 		{"--wait must not be negative", []string{"run", "a", "--wait", "-1s", "--file", file, "--", "true"}},
 		// Taken for 0 it would make an access token that never ends.
 		{"--expires-in must not be negative", []string{"token", "create", "x", "--pattern", "*", "--expires-in", "-5h", "--database-url", "postgres://127.0.0.1:1/x"}},
+		{"is not a regular file; write it to one first", []string{"publish", "a", "/dev/null"}},
+		{"is not a regular file; write it to one first", []string{"publish", "a", file, "/dev/zero"}},
+		{"access token's file", []string{"resolve", "a", "--token-file", file + ".missing"}},
+		{"it has to hold one token", []string{"resolve", "a", "--token-file", writeFile(t, filepath.Join(t.TempDir(), "two"), []byte("one\ntwo"))}},
+		{"it has to hold one token", []string{"publish", "a", file, "--token-file", "/dev/null"}},
 		{"must be an http or https URL", []string{"resolve", "a", "--url", "ftp://example.com"}},
 		{"--listen", []string{"dev", "--listen", "nonsense"}},
 		{"--gc-rate", []string{"dev", "--gc-rate", "-3", "--listen", "127.0.0.1:0"}},
@@ -81,6 +87,29 @@ func TestWhatIsNoNameIsUsage(t *testing.T) {
 	walk((&Program{}).command())
 	if tried < 12 {
 		t.Errorf("%d commands take a name", tried)
+	}
+}
+
+// A file is called in a message what it is called, but for what would steer the terminal or break the
+// line; that is spelt.
+func TestFileNamesInMessages(t *testing.T) {
+	t.Parallel()
+	const odd = "new\nline and \x1b[31mred"
+	dir := t.TempDir()
+	if err := os.Symlink("nowhere", filepath.Join(dir, odd)); err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, filepath.Join(t.TempDir(), odd), nil)
+	d := []string{"--url", "http://127.0.0.1:1", "--data", t.TempDir()}
+	for code, args := range map[int][]string{exitUsage: {"publish", "a", dir}, exitFailed: {"publish", "a", filepath.Join(dir, odd)}} {
+		r := run(t, nil, append(args, d...)...)
+		if r.code != code || !strings.Contains(r.stderr, `new\nline and \x1b[31mred`) || strings.Count(r.stderr, "\n") != 1 || strings.Contains(r.stderr, "\x1b") {
+			t.Errorf("%q: exit code %d, stderr %q", args, r.code, r.stderr)
+		}
+	}
+	_, err := client.FileSource(t.Context(), file, odd, nil)
+	if text := complaint(err); strings.Contains(text, "\x1b") || !strings.Contains(text, `new\nline`) || !strings.Contains(text, "control character") {
+		t.Error(text)
 	}
 }
 
