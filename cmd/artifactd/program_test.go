@@ -353,7 +353,17 @@ func operationIDs(t *testing.T, d *instance) {
 			t.Errorf("stderr %q", r.stderr)
 		}
 	}
-	// The lease of a failed publish was given back.
+	for _, args := range [][]string{{"publish", "a.op", file}, {"run", "a.op", "--file", file}} {
+		args = append(args, "--source-revision", "4", "--data", d.data)
+		if args[0] == "run" {
+			args = append(args, "--", "true")
+		}
+		r := run(t, []string{"PATH=" + os.Getenv("PATH")}, args...)
+		if r.code != exitLeaseLost || !strings.Contains(r.stderr, "nothing was published (source-stale)") || strings.Contains(r.stderr, "alive") || strings.Contains(r.stderr, "operation") {
+			t.Errorf("%v: exit code %d, stderr %q", args, r.code, r.stderr)
+		}
+	}
+	// The lease of a failed publish was given back, and nobody is told that it is alive.
 	if r := d.run(exitDone, "lease", "show", "a.op", "-o", "json"); decode[types.LeaseStatus](t, r).Live {
 		t.Errorf("lease %s", r.stdout)
 	}

@@ -72,6 +72,11 @@ func worded(cmd *cobra.Command, err error) error {
 		text = fmt.Sprintf("pointer %q is retired", name)
 	case named && code == client.ErrNothingPublished:
 		text = fmt.Sprintf("nothing is published under %q", name)
+	case code == client.ErrPublishRefused && problem.Reason == string(pointer.ReasonSourceStale):
+		text = "nothing was published (" + problem.Reason + "): a newer source revision is published already; publish from a newer source"
+		if id := cmd.Flags().Lookup("operation-id"); id != nil && id.Changed {
+			text += " with a new --operation-id"
+		}
 	case code == client.ErrInvalidRequest:
 		fault, ok := strings.CutPrefix(problem.Detail, problem.Field+": ")
 		if word := wordFor(cmd, problem.Field); ok && word != "" {
