@@ -61,7 +61,9 @@ func fill(flags *pflag.FlagSet, env map[string]string, origin string) error {
 			return
 		}
 		name := daemon.EnvName(f.Name)
-		if v, ok := env[name]; ok && v != "" {
+		// An empty variable is as good as none, but an empty token says to use none: somebody else's must
+		// not take its place.
+		if v, ok := env[name]; ok && (v != "" || f.Name == "token") {
 			if err := flags.Set(f.Name, v); err != nil {
 				faults = append(faults, fmt.Errorf("%s in %s: %w", name, origin, err))
 			}

@@ -39,10 +39,19 @@ func TestPrecedence(t *testing.T) {
 		{environ[:1], nil, "env", "from-file"},
 		{environ, []string{"--url", flag, "--token", "from-flag"}, "flag", "from-flag"},
 		{[]string{"ARTIFACTD_URL="}, nil, "file", "from-file"},
+		// An empty token is none, whoever says so: the administrator's in client.env does not stand in for it.
+		{[]string{"ARTIFACTD_TOKEN="}, nil, "file", ""},
+		{nil, []string{"--token", ""}, "file", ""},
+		{environ, []string{"--token="}, "env", ""},
+		{[]string{"ARTIFACTD_TOKEN="}, []string{"--token", "from-flag"}, "file", "from-flag"},
 	} {
+		want := "Bearer " + test.token
+		if test.token == "" {
+			want = ""
+		}
 		clear(asked)
 		run(t, test.environ, append([]string{"resolve", "x", "--data", data}, test.flags...)...)
-		if len(asked) != 1 || asked[test.who] != "Bearer "+test.token {
+		if got, ok := asked[test.who]; len(asked) != 1 || !ok || got != want {
 			t.Errorf("%v %v: asked %v", test.environ, test.flags, asked)
 		}
 	}

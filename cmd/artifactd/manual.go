@@ -168,7 +168,8 @@ func topics() []*cobra.Command {
 		{Use: "environment", Short: "The variables that the commands read and set", Long: `Every flag can be set by environment: --s3-bucket is ARTIFACTD_S3_BUCKET. What is on the command line wins.
 
   ARTIFACTD_URL           the service, for example https://artifacts.example.com
-  ARTIFACTD_TOKEN         access token; in a file it is safer still: ARTIFACTD_TOKEN_FILE
+  ARTIFACTD_TOKEN         access token; in a file it is safer still: ARTIFACTD_TOKEN_FILE. Empty means none,
+                          also where client.env has one
   ARTIFACTD_DATABASE_URL  the database, for the commands that work on it directly
   ARTIFACTD_S3_…          the bucket and how it is reached; see ` + "`artifactd serve --help`" + `
   ARTIFACTD_DATA          folder of ` + "`artifactd dev`" + ` (.artifactd), whose client.env is read last of all, if it
