@@ -16,7 +16,7 @@ import (
 const (
 	claimSQL  = `SELECT object_key, size, reason, first, coalesce(upload_id, ''), stored, claimed_at FROM artifactd.claim_deletions($1, $2, $3)`
 	finishSQL = `SELECT left_ledger FROM artifactd.finish_deletions($1, $2, $3)`
-	ledgerSQL = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8 FROM artifactd.deletion`
+	ledgerSQL = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(enqueued_at)), 0)::float8, min(not_before) FROM artifactd.deletion`
 )
 
 // claimFor is how long a claimed batch of keys is left to the collector that claimed it.
@@ -204,7 +204,7 @@ func (c *Collector) deleteAll(ctx context.Context, batch []claimed, keys []strin
 }
 
 func (c *Collector) measureLedger(ctx context.Context, report *Report) error {
-	if err := c.pool.QueryRow(ctx, ledgerSQL).Scan(&report.LedgerSize, &report.LedgerAgeSeconds); err != nil {
+	if err := c.pool.QueryRow(ctx, ledgerSQL).Scan(&report.LedgerSize, &report.LedgerAgeSeconds, &report.LedgerNext); err != nil {
 		return fmt.Errorf("measure the deletion ledger: %w", err)
 	}
 	c.metrics.ledger(report.LedgerSize, report.LedgerAgeSeconds)

@@ -53,6 +53,8 @@ type Report struct {
 	LedgerSize int64            `json:"ledger_size"` // keys still in the ledger
 	// LedgerAgeSeconds is the age of its oldest key.
 	LedgerAgeSeconds float64 `json:"ledger_age_seconds"`
+	// LedgerNext is when the first of its keys is due again; nil when it is empty.
+	LedgerNext *time.Time `json:"ledger_next,omitempty"`
 	// Kept counts the items of a plan that were left alone, by what keeps them after all.
 	Kept       map[string]int64 `json:"kept,omitempty"`
 	FirstError string           `json:"first_error,omitempty"`

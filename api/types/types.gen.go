@@ -316,6 +316,10 @@ type GcRun struct {
 	// LedgerAgeSeconds Age of the oldest of them.
 	LedgerAgeSeconds *float64 `json:"ledger_age_seconds,omitempty"`
 
+	// LedgerNextAt When the first of them is due again. A deleted key stays until no upload of it can arrive any more, and is
+	// then deleted once more. Absent when none waits.
+	LedgerNextAt *time.Time `json:"ledger_next_at,omitempty"`
+
 	// LedgerSize Keys that still wait for a confirmed deletion.
 	LedgerSize int64 `json:"ledger_size"`
 

@@ -47,6 +47,10 @@ again is left alone and counted, and nothing that the plan does not name is touc
 			if err := p.print(r, func(t *table) { collected(t, r) }); err != nil {
 				return err
 			}
+			p.explainLedger(r)
+			if plan != "" && r.DeletedObjects == 0 {
+				p.recallPlan(ctx, c, r)
+			}
 			return unfinished(r)
 		}),
 	}
@@ -70,6 +74,33 @@ func (p *Program) collect(ctx context.Context, c *client.Client, in types.GcRequ
 		p.note("artifactd: collection %s goes on inside the service; see `artifactd gc runs %s`", r.RunId, r.RunId)
 	}
 	return r, err
+}
+
+// explainLedger says why keys stay in the ledger after a collection.
+func (p *Program) explainLedger(r types.GcRun) {
+	if r.DryRun || r.LedgerSize == 0 || r.LedgerNextAt == nil {
+		return
+	}
+	p.note("artifactd: in the ledger: %s; each stays until no upload of it can arrive any more, and is then deleted once more by a collection, the first after %s",
+		counted(r.LedgerSize, "key"), stamp(*r.LedgerNextAt))
+}
+
+// mostRuns is how many runs the service tells of at once.
+const mostRuns = 1000
+
+// recallPlan says of a plan that found nothing to do when it was done. It is a remark: where the runs
+// cannot be told, the collection has happened all the same.
+func (p *Program) recallPlan(ctx context.Context, c *client.Client, r types.GcRun) {
+	runs, err := c.CollectRuns(ctx, mostRuns)
+	if err != nil || r.PlanId == nil {
+		return
+	}
+	for _, before := range slices.Backward(runs) { // the first run of a plan is the one that did it
+		if before.PlanId != nil && *before.PlanId == *r.PlanId && before.RunId != r.RunId {
+			p.note("artifactd: this plan was run before: at %s collection %s deleted %s, %s", stamp(before.StartedAt), before.RunId, counted(before.DeletedObjects, "object"), size(before.DeletedBytes))
+			return
+		}
+	}
 }
 
 // unfinished is the error of a run that left something undone.
@@ -102,6 +133,9 @@ func collected(t *table, r types.GcRun) {
 	t.row("retained by the store", value(r.RetainedObjects))
 	t.row("failed, tried again", value(r.FailedObjects))
 	t.row("waiting in the ledger", r.LedgerSize)
+	if r.LedgerNextAt != nil {
+		t.row("  next attempt", optionalStamp(r.LedgerNextAt))
+	}
 	if r.DryRun && r.PlanId != nil {
 		t.row("plan", r.PlanId)
 	}

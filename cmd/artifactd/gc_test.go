@@ -37,6 +37,20 @@ func TestCollectionCommands(t *testing.T) {
 	if run.DeletedObjects != 1 || run.DeletedBytes != 3 || run.PlanId == nil || *run.PlanId != plan.PlanId {
 		t.Errorf("%+v", run)
 	}
+	// A deleted key stays for as long as its upload URL is good: that is told, and until when.
+	if run.LedgerSize != 1 || run.LedgerNextAt == nil || !run.LedgerNextAt.After(run.StartedAt) {
+		t.Errorf("%+v", run)
+	}
+	// The same plan again does nothing, and says why.
+	r = d.run(exitDone, "gc", "run", "--plan", plan.PlanId.String())
+	for _, want := range []string{"this plan was run before", run.RunId.String(), "deleted 1 object, 3 B", "in the ledger: 1 key; each stays until no upload of it can arrive any more", stamp(*run.LedgerNextAt)} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("stderr does not say %q: %q", want, r.stderr)
+		}
+	}
+	if table := strings.Join(strings.Fields(r.stdout), " "); !strings.Contains(table, "waiting in the ledger 1 next attempt "+stamp(*run.LedgerNextAt)) {
+		t.Errorf("%s", r.stdout)
+	}
 	if r := d.run(exitDone, "gc", "runs", run.RunId.String()); !strings.Contains(r.stdout, "done") {
 		t.Errorf("%s", r.stdout)
 	}

@@ -126,7 +126,7 @@ func (p *Program) get(ctx context.Context, name, path string, f getFlags) error 
 	}
 	bar.stop()
 	if removed := value(got.RemovedFiles); f.delete && (err == nil || removed > 0) {
-		p.note("artifactd: removed %s from %s that version %s does not have", counted(removed), f.out, version.Version)
+		p.note("artifactd: removed %s from %s that version %s does not have", counted(int64(removed), "file"), f.out, version.Version)
 	}
 	if err != nil {
 		return err

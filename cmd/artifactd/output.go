@@ -64,6 +64,14 @@ func legible(s string) string {
 	return strconv.Quote(s)
 }
 
+// counted is how many there are of something, for a person.
+func counted(n int64, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
+
 // size is a number of bytes for a person.
 func size(n int64) string {
 	const unit = 1024

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -77,16 +76,8 @@ func (p *Program) printLine(v types.ResolvedVersion) error {
 		enc.SetEscapeHTML(false)
 		return enc.Encode(v)
 	}
-	_, err := fmt.Fprintf(p.Stdout, "%s  %s  %s  %s\n", v.Version, stamp(v.PublishedAt), counted(int(v.FileCount)), printable(v.Holder))
+	_, err := fmt.Fprintf(p.Stdout, "%s  %s  %s  %s\n", v.Version, stamp(v.PublishedAt), counted(int64(v.FileCount), "file"), printable(v.Holder))
 	return err
-}
-
-// counted is a number of files for a person.
-func counted(n int) string {
-	if n == 1 {
-		return "1 file"
-	}
-	return strconv.Itoa(n) + " files"
 }
 
 // execGrace is how long a command may take to end when the watch is interrupted.

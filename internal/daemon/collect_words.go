@@ -17,7 +17,7 @@ func gcRun(r gc.Report) types.GcRun {
 		Candidates: &r.Looked, ExpiredLeases: &r.Expired, CollectedGenerations: &r.Marked,
 		DeletedObjects: r.Deleted.Objects, DeletedBytes: r.Deleted.Bytes, ByReason: by, BytesByReason: bytes,
 		FailedObjects: &r.Failed, RetainedObjects: &r.Retained, SkippedConflicts: &r.Skipped,
-		LedgerSize: r.LedgerSize, LedgerAgeSeconds: &r.LedgerAgeSeconds, Kept: r.Kept, Error: notEmpty(r.FirstError),
+		LedgerSize: r.LedgerSize, LedgerAgeSeconds: &r.LedgerAgeSeconds, LedgerNextAt: utc(r.LedgerNext), Kept: r.Kept, Error: notEmpty(r.FirstError),
 	}
 	if !r.FinishedAt.IsZero() {
 		run.FinishedAt = utc(&r.FinishedAt)
