@@ -56,7 +56,10 @@ func (p *Program) Run(ctx context.Context) int {
 	}
 	err = worded(cmd, err)
 	if !p.running {
-		err = fmt.Errorf("%w: %w; see `%s --help`", errUsage, err, cmd.CommandPath())
+		if !errors.Is(err, errUsage) {
+			err = fmt.Errorf("%w: %w", errUsage, err)
+		}
+		err = fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	}
 	fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(err))
 	return outcomeOf(err).code

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -79,7 +80,7 @@ func TestWhatIsNoNameIsUsage(t *testing.T) {
 				}
 			}
 			r := run(t, nil, args...)
-			if r.code != exitUsage || !strings.Contains(r.stderr, "cannot be a NAME: a pointer's name begins with") {
+			if r.code != exitUsage || !strings.HasPrefix(r.stderr, "artifactd: "+strconv.Quote(name)+" cannot be a NAME: a pointer's name begins with") {
 				t.Errorf("%q: exit code %d, stderr %q", args, r.code, r.stderr)
 			}
 		}
