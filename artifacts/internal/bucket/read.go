@@ -167,6 +167,9 @@ func newReader(ctx context.Context, cancel context.CancelCauseFunc, key string, 
 }
 
 func (r *reader) Read(p []byte) (int, error) {
+	if r.err == nil && r.ctx.Err() != nil { // what has come already would still be given for a while
+		r.err = r.fault(r.ctx.Err())
+	}
 	if r.err != nil {
 		return 0, r.err
 	}
