@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -243,6 +244,11 @@ func (w *runWorld) killed(t *testing.T) {
 
 // signals: the first is passed on, the second kills.
 func (w *runWorld) signals(t *testing.T) {
+	if signal.Ignored(syscall.SIGHUP) { // these tests were started by nohup, and what they start would inherit that
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, syscall.SIGHUP)
+		t.Cleanup(func() { signal.Stop(caught); signal.Ignore(syscall.SIGHUP) })
+	}
 	name := w.create("run.signals")
 	p := w.start(t, name, `trap 'echo got it; exit 0' HUP; echo $$ >pids; echo x >out; while :; do sleep 0.05; done`)
 	p.pids(1)
