@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -210,18 +211,22 @@ func putRequest(ctx context.Context, target *url.URL, u *types.Upload, size int6
 }
 
 // countedBody tells progress, and refuses a source that is shorter or longer than it was. The
-// transport may still read it when the answer is here already.
+// transport may still read it when the answer is here already: that is not told any more.
 type countedBody struct {
 	r     io.Reader
-	tell  func(int64)
+	size  int64
 	left  atomic.Int64
-	told  atomic.Int64
 	fault atomic.Pointer[error]
 	idle  *idleness
+
+	mu   sync.Mutex
+	tell func(int64)
+	told int64
+	over bool
 }
 
 func newCountedBody(r io.Reader, size int64, tell func(int64), idle *idleness) *countedBody {
-	b := &countedBody{r: r, tell: tell, idle: idle}
+	b := &countedBody{r: r, size: size, tell: tell, idle: idle}
 	b.left.Store(size)
 	return b
 }
@@ -232,8 +237,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	defer b.idle.watch()
 	n, err := b.r.Read(p)
 	left := b.left.Add(-int64(n))
-	b.told.Add(int64(n))
-	b.tell(int64(n))
+	b.count(int64(n))
 	if left < 0 || err == io.EOF && left > 0 {
 		err = ErrSourceChanged
 	}
@@ -243,11 +247,25 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *countedBody) takeBack() { b.tell(-b.told.Swap(0)) }
-
-// finish counts what the store did not ask for, because it had the object.
-func (b *countedBody) finish() {
-	if left := b.left.Load(); left > 0 {
-		b.tell(left)
+func (b *countedBody) count(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		b.told += n
+		b.tell(n)
 	}
 }
+
+// end leaves progress at n bytes of this body.
+func (b *countedBody) end(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	b.tell(n - b.told)
+	b.told = n
+}
+
+func (b *countedBody) takeBack() { b.end(0) }
+
+// finish counts also what the store did not ask for, because it had the object.
+func (b *countedBody) finish() { b.end(b.size) }
