@@ -235,7 +235,7 @@ END $$;
 -- +goose StatementEnd
 
 -- The same for the few rows of a publish or a rollback: looked for by a list of ids, they were found by
--- reading all generations. One that goes by no index, as the one row of installation, looks so dear then
+-- reading all generations and all pointers. One that goes by no index, as the one row of installation, looks so dear then
 -- that it would be compiled.
 ALTER FUNCTION artifactd.publish(uuid, bytea, uuid[], bigint[], bigint[], integer[], bigint[], text[], boolean, integer) SET enable_seqscan = off;
 ALTER FUNCTION artifactd.publish(uuid, bytea, uuid[], bigint[], bigint[], integer[], bigint[], text[], boolean, integer) SET jit = off;
