@@ -14,14 +14,14 @@ import (
 const clockTick = 10 * time.Millisecond
 
 // withCPU notes, for every round of a side, how much time of processors one operation took in all
-// processes of this program: load, service, Postgres and store. Where others use the machine too it
-// says more than the rate.
+// processes of this program. Where others use the machine too it says more than the rate.
 func (s *stack) withCPU(benchmark, who string, run side) side {
 	return func(ctx context.Context, d time.Duration) (sample, error) {
-		before, known := cpuTime(os.Getpid())
-		one, err := run(ctx, d)
-		if after, ok := cpuTime(os.Getpid()); err == nil && known && ok && one.operations > 0 {
-			s.note(benchmark, "%s: %.2f ms of processors per operation", who, (after-before).Seconds()*1000/float64(one.operations))
+		u := s.usageOf(s.service.PID)
+		u.names, u.pids, u.used = append(u.names, "all with the load"), append(u.pids, os.Getpid()), append(u.used, 0)
+		one, err := u.of(func() (sample, error) { return run(ctx, d) })
+		if err == nil && one.operations > 0 && !u.unknown {
+			s.note(benchmark, "%s", u.line(who))
 		}
 		return one, err
 	}
