@@ -45,8 +45,15 @@ func LockFolder(dir string) (*Lock, error) {
 }
 
 // Unlock gives the folder back. Doing so twice is no error.
+//
+// Closing the file alone would leave the lock with a child process that another goroutine is just
+// starting, until that child has become its program.
 func (l *Lock) Unlock() error {
-	if err := l.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+	raw, err := l.file.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = syscall.Flock(int(fd), syscall.LOCK_UN) }) // closing does the same, later
+	}
+	if err = errors.Join(err, l.file.Close()); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err
 	}
 	return nil

@@ -144,6 +144,32 @@ func TestFolderInUse(t *testing.T) {
 	}
 }
 
+// A child process that is just being started has every open file of its parent for a moment.
+func TestFolderIsGivenBackWhileAChildHasTheLocksFile(t *testing.T) {
+	dir := shortTempDir(t)
+	lock, err := LockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	childs, err := syscall.Dup(int(lock.file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Close(childs) }()
+	for range 2 {
+		if err := lock.Unlock(); err != nil {
+			t.Errorf("unlock: %v", err)
+		}
+	}
+	again, err := LockFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFoldersThatCannotBeUsed(t *testing.T) {
 	dir := shortTempDir(t)
 	file := filepath.Join(dir, "file")
