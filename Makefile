@@ -14,7 +14,7 @@ TEST_TIMEOUT  ?= 25m
 TEST_FLAGS    ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test lint generate bench plans mutants vuln clean postgres faketime minio
+.PHONY: help dev build test lint generate bench plans mutants vuln clean postgres testtools minio
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ build: ## build .cache/bin/artifactd
 	@mkdir -p $(BIN)
 	@$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/artifactd ./cmd/artifactd
 
-test: postgres faketime minio ## all tests, with the race detector, against real servers
+test: postgres testtools minio ## all tests, with the race detector, against real servers
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
 
 lint: ## gofmt, vet, staticcheck, generated code is current, no test is skipped
@@ -44,7 +44,7 @@ bench: postgres ## speed against bare echo, pgbench, raw PUTs and the SDK, as ra
 plans: postgres ## no statement of collection reads a table of a million rows from end to end (minutes)
 	$(GO) test ./gc -count=1 -run TestExplainEachStatement -args -catalogue 1000000
 
-mutants: postgres faketime minio ## break the protocol line by line; a named test must notice each
+mutants: postgres testtools minio ## break the protocol line by line; a named test must notice each
 	$(GO) run ./internal/mutants
 
 # The fence is attacked for DURATION; after that the database is taken back ROLLBACKS times, for at most
@@ -72,8 +72,8 @@ clean: ## remove what was built here (.cache); data of make dev stays in .artifa
 postgres:
 	@sh scripts/postgres.sh
 
-faketime:
-	@sh scripts/faketime.sh
+testtools:
+	@sh scripts/testtools.sh
 
 minio: $(MINIO_STAMP)
 
