@@ -27,7 +27,13 @@ again() { sh "$(dirname "$0")/retry.sh" "$@"; }
 wanted=$(missing)
 [ -n "$wanted" ] || exit 0
 sudo=
-[ "$(uname -s)" = Darwin ] || [ "$(id -u)" -eq 0 ] || sudo=sudo
+if [ "$(uname -s)" != Darwin ] && [ "$(id -u)" -ne 0 ]; then
+	have sudo || {
+		echo "testtools: missing for the tests, and there is no sudo to install it with:" $wanted >&2
+		exit 1
+	}
+	sudo=sudo
+fi
 echo "testtools: installing for the tests:" $wanted >&2
 if have apt-get; then
 	export DEBIAN_FRONTEND=noninteractive
