@@ -126,13 +126,16 @@ func (s *Server) ResolveMany(c echo.Context) error {
 	}
 	who := callerOf(c)
 	items := make([]types.ResolveItem, 0, len(in.Names))
+	var forbidden []string
 	for i, name := range in.Names {
 		v, err := versions[i], errs[i]
 		if public := v != nil && v.Public; !public && !who.may(pointer.ScopeRead, name) {
 			v, err = nil, errForbidden // the same for what does not exist
+			forbidden = append(forbidden, name)
 		}
 		items = append(items, s.resolveItem(name, v, err))
 	}
+	s.auditForbidden(c, forbidden)
 	return writeJSON(c, http.StatusOK, types.ResolveResponse{Items: items})
 }
 
