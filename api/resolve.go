@@ -75,7 +75,7 @@ func (s *Server) writeVersion(c echo.Context, v *pointer.Version, err error) err
 	if noneMatch(c.Request().Header, versionTag(v.Token)) {
 		return c.NoContent(http.StatusNotModified)
 	}
-	body, err := s.bodies.get(v, s.resolvedVersion)
+	body, err := s.encoded(c, v)
 	if err != nil {
 		return err
 	}
@@ -83,6 +83,18 @@ func (s *Server) writeVersion(c echo.Context, v *pointer.Version, err error) err
 		return headJSON(c, len(body))
 	}
 	return writeBody(c, http.StatusOK, body)
+}
+
+// encoded is the answer that has a version. A large one is counted before it is made.
+func (s *Server) encoded(c echo.Context, v *pointer.Version) ([]byte, error) {
+	if size := encodedSize(v); size > largeAnswer {
+		done, err := s.hold(c, size)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	return s.bodies.get(v, s.resolvedVersion)
 }
 
 // resolvedVersion spells a version for readers.

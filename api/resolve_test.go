@@ -83,6 +83,26 @@ func TestResolveManyIsBounded(t *testing.T) {
 	}
 }
 
+// A large version is counted before its answer is made, not only while that is sent.
+func TestLargeVersionsAreCounted(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{})
+	b := h.bucketOf(h.admin)
+	c := echo.New().NewContext(httptest.NewRequest("HEAD", "/", nil), httptest.NewRecorder())
+	c.Set(bucketKey, b)
+	large := &pointer.Version{Files: []pointer.File{{Path: strings.Repeat("p", largeAnswer)}}}
+	if _, err := h.server.encoded(c, large); err != nil || b.bodies.Load() != 0 {
+		t.Errorf("%v, %d bytes counted", err, b.bodies.Load())
+	}
+	b.bodies.Store(maxBodies)
+	if _, err := h.server.encoded(c, large); !errors.Is(err, errTooManyRequests) {
+		t.Errorf("made all the same: %v", err)
+	}
+	if _, err := h.server.encoded(c, &pointer.Version{Files: []pointer.File{{Path: "p"}}}); err != nil {
+		t.Errorf("a small one: %v", err)
+	}
+}
+
 // Nothing is loaded of what a caller may not read, so that no time is spent on it either.
 func TestResolveManyLoadsNothingForbidden(t *testing.T) {
 	t.Parallel()
