@@ -76,6 +76,7 @@ func (s *Server) mayUseLease(c echo.Context, id uuid.UUID) error {
 		return err
 	}
 	if !callerOf(c).may(pointer.ScopePublish, name) {
+		hide(c, name)
 		return pointer.ErrLeaseNotFound
 	}
 	return nil
@@ -96,6 +97,7 @@ func (s *Server) usableLease(c echo.Context, id uuid.UUID) (uuid.UUID, error) {
 	case err != nil:
 		return id, err
 	case !callerOf(c).may(pointer.ScopePublish, name):
+		hide(c, name)
 		return hiddenLease(id), nil
 	}
 	return id, nil

@@ -41,8 +41,8 @@ const (
 	maxBuckets = 10_000
 	// waitingFactor is how many more calls may wait than work.
 	waitingFactor = 8
-	// maxBodies is how many bytes of JSON bodies one caller may have under way, whatever their number:
-	// they are held in memory.
+	// maxBodies is how many bytes of JSON bodies one caller may have under way, whatever their number,
+	// large answers included: they are held in memory.
 	maxBodies = 64 << 20
 	// refusalRate and refusalBurst are how many refusals of one caller are logged, a second and in a
 	// burst; of those that come too often it is one in ten seconds.
@@ -97,12 +97,16 @@ func (l *limits) enter(c echo.Context, b *bucket, op *operation) (done func(), e
 	return func() { count.Add(-1) }, nil
 }
 
-// hold counts the bytes of a body that is about to be read, until the function it returns is called.
+// hold counts the bytes of a body that is about to be read, or sent, until the function it returns is
+// called.
 func (s *Server) hold(c echo.Context, size int64) (done func(), err error) {
-	b := s.bucketOf(c)
+	return s.bucketOf(c).hold(c, size)
+}
+
+func (b *bucket) hold(c echo.Context, size int64) (done func(), err error) {
 	if b.bodies.Add(size) > maxBodies {
 		b.bodies.Add(-size)
-		return nil, b.tooMany(c, "The bodies of your requests under way are too large together; wait until some are answered.")
+		return nil, b.tooMany(c, "The bodies of your requests under way and of their answers are too large together; wait until some are answered.")
 	}
 	return func() { b.bodies.Add(-size) }, nil
 }

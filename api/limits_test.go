@@ -218,7 +218,9 @@ func TestAudit(t *testing.T) {
 	h.admin.create("team-a.x")
 	version := h.admin.publishFiles("team-a.x", map[string]string{"f": "1"})
 	lease := publisher.acquire("team-a.x")
-	publisher.stage(lease, stageFile("f", []byte("2")))
+	staged := publisher.stage(lease, stageFile("f", []byte("2")))
+
+	operation := uuid.New()
 
 	line := func(parts ...string) {
 		t.Helper()
@@ -241,8 +243,23 @@ func TestAudit(t *testing.T) {
 	line("refused", "operation=PutPointer", "path=/v1/pointers/team-b.x", "code=forbidden", "caller=test", "caller_id=")
 	workload.do("PUT", "/v1/pointers/team-b.x", nil).want(403)
 	line("refused", "code=forbidden", "caller=repo:acme/x", "issuer="+h.issuer.URL())
-	publisher.do("POST", leasePath(lease)+"/publish", types.PublishRequest{OperationId: uuid.New(), Token: lease.Token}).want(409)
+	publisher.do("POST", leasePath(lease)+"/publish", types.PublishRequest{OperationId: operation, Token: lease.Token}).want(409)
 	line("refused", "code=publish-refused", "reason=incomplete", "operation_id=", "caller=test")
+
+	// What is said not to exist is refused all the same.
+	stranger := h.as([]pointer.Scope{pointer.ScopePublish}, "team-b.*")
+	content := target{name: "team-a.x", lease: lease.LeaseId, token: lease.Token, operation: operation, artifact: staged[0].ArtifactId}
+	for _, id := range []string{
+		"GetLease", "ReleaseLease", "RenewLease", "ListStagedFiles", "StageFiles", "PutLeaseContent", "CompleteLease", "PublishMany",
+		"PutArtifactContent", "RequestParts", "PutArtifactPart", "CompleteArtifact", "GetOperation", "SettleOperation",
+	} {
+		if a := stranger.call(content, id); a.status != 404 && id != "SettleOperation" {
+			t.Errorf("%s: %d %s", id, a.status, a.body)
+		}
+		line("refused", "operation="+id+" ", "hidden_pointer=team-a.x", "caller=test")
+	}
+	stranger.do("POST", "/v1/resolve", types.ResolveRequest{Names: []string{"team-b.x", "team-a.x", "team-a.y"}}).want(200)
+	line("refused", "operation=ResolveMany", "code=forbidden", "pointers=2", "first_pointer=team-a.x")
 
 	h.admin.do("POST", "/v1/pointers/team-a.x/break-lease", types.BreakLeaseRequest{Token: lease.Token}).want(204)
 	line("administered", "operation=BreakLease", "path=/v1/pointers/team-a.x/break-lease", "status=204", "remote=127.0.0.1", "caller=test")
@@ -284,5 +301,20 @@ func TestAuditIsBounded(t *testing.T) {
 	reader.do("GET", "/v1/pointers/b", nil).want(403)
 	if !strings.Contains(h.log.String(), "more_since_last_line=7") {
 		t.Error("what was left out is not told")
+	}
+}
+
+// An administrator's act that ended in an error may have happened.
+func TestAuditOfActsThatFailed(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, setup{tune: func(o *Options) { o.Collector = panickingCollector{} }})
+	h.admin.do("POST", "/v1/gc/runs", nil).want(500)
+	h.admin.do("POST", "/v1/pointers/p/break-lease", types.BreakLeaseRequest{Token: "1.1"}).want(404)
+	log := h.log.String()
+	if !strings.Contains(log, `"audit: administered" remote=127.0.0.1 method=POST path=/v1/gc/runs operation=RunGc caller=test`) || !strings.Contains(log, "status=500 code=internal") {
+		t.Errorf("the failed act is not told:\n%s", log)
+	}
+	if strings.Contains(log, "operation=BreakLease") {
+		t.Errorf("what was not done is told as done:\n%s", log)
 	}
 }

@@ -169,11 +169,9 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 			if !op.unbounded {
 				defer boundCall(c, callDeadline)()
 			}
-			if err := next(c); err != nil {
-				return err
-			}
-			s.auditAct(c, op)
-			return nil
+			err = s.callSafely(next, c)
+			s.auditAct(c, op, err)
+			return err
 		}
 	}
 }

@@ -89,6 +89,7 @@ var problemTable = []struct {
 }{
 	{errInvalid, kindInvalid},
 	{pointer.ErrUnauthenticated, problemKind{"unauthenticated", http.StatusUnauthorized, "Not authenticated"}},
+	{pointer.ErrUnreadable, problemKind{"forbidden", http.StatusForbidden, "Not allowed"}},
 	{errForbidden, problemKind{"forbidden", http.StatusForbidden, "Not allowed"}},
 	{errNotFound, problemKind{"not-found", http.StatusNotFound, "Not found"}},
 	{pointer.ErrPointerNotFound, problemKind{"pointer-not-found", http.StatusNotFound, "No such pointer"}},

@@ -148,6 +148,7 @@ func (s *Server) mayKnow(c echo.Context, o pointer.Outcome) error {
 	who := callerOf(c)
 	for _, name := range o.Pointers {
 		if !who.may(pointer.ScopePublish, name) {
+			hide(c, name)
 			return pointer.ErrOperationNotFound
 		}
 	}

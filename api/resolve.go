@@ -75,7 +75,7 @@ func (s *Server) writeVersion(c echo.Context, v *pointer.Version, err error) err
 	if noneMatch(c.Request().Header, versionTag(v.Token)) {
 		return c.NoContent(http.StatusNotModified)
 	}
-	body, err := s.bodies.get(v, s.resolvedVersion)
+	body, err := s.encoded(c, v)
 	if err != nil {
 		return err
 	}
@@ -83,6 +83,18 @@ func (s *Server) writeVersion(c echo.Context, v *pointer.Version, err error) err
 		return headJSON(c, len(body))
 	}
 	return writeBody(c, http.StatusOK, body)
+}
+
+// encoded is the answer that has a version. A large one is counted before it is made.
+func (s *Server) encoded(c echo.Context, v *pointer.Version) ([]byte, error) {
+	if size := encodedSize(v); size > largeAnswer {
+		done, err := s.hold(c, size)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	return s.bodies.get(v, s.resolvedVersion)
 }
 
 // resolvedVersion spells a version for readers.
@@ -120,20 +132,47 @@ func (s *Server) ResolveMany(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	versions, errs, err := s.catalogue.ResolveMany(c.Request().Context(), in.Names)
+	who := callerOf(c)
+	versions, errs, err := s.catalogue.ResolveMany(c.Request().Context(), in.Names, func(name string, public bool) bool {
+		return public || who.may(pointer.ScopeRead, name)
+	})
 	if err != nil {
 		return err
 	}
-	who := callerOf(c)
+	var forbidden []string
+	for i, name := range in.Names {
+		if errors.Is(errs[i], pointer.ErrUnreadable) {
+			forbidden = append(forbidden, name)
+		}
+	}
+	s.auditForbidden(c, forbidden)
+	// The answer can be of tens of megabytes, which are counted before they are made.
+	size := int64(0)
+	for _, v := range versions {
+		if v != nil {
+			size += encodedSize(v)
+		}
+	}
+	done, err := s.hold(c, size)
+	if err != nil {
+		return err
+	}
+	defer done()
 	items := make([]types.ResolveItem, 0, len(in.Names))
 	for i, name := range in.Names {
-		v, err := versions[i], errs[i]
-		if public := v != nil && v.Public; !public && !who.may(pointer.ScopeRead, name) {
-			v, err = nil, errForbidden // the same for what does not exist
-		}
-		items = append(items, s.resolveItem(name, v, err))
+		items = append(items, s.resolveItem(name, versions[i], errs[i]))
 	}
 	return writeJSON(c, http.StatusOK, types.ResolveResponse{Items: items})
+}
+
+// encodedSize is about how many bytes a version has as JSON: a path stands there twice, and once of
+// that percent-encoded.
+func encodedSize(v *pointer.Version) int64 {
+	n := 512 + len(v.Metadata) + len(v.Holder)
+	for _, f := range v.Files {
+		n += 256 + len(v.Pointer) + len(f.MediaType) + 4*len(f.Path)
+	}
+	return int64(n)
 }
 
 // resolveItem is a version, or the code that says why there is none.

@@ -23,6 +23,7 @@ import (
 func (s *Server) usableArtifact(c echo.Context, id uuid.UUID) (pointer.Artifact, error) {
 	a, err := s.catalogue.Artifact(c.Request().Context(), id)
 	if a.Pointer != "" && !callerOf(c).may(pointer.ScopePublish, a.Pointer) {
+		hide(c, a.Pointer)
 		return pointer.Artifact{}, pointer.ErrArtifactNotFound
 	}
 	return a, err

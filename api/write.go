@@ -21,8 +21,20 @@ func writeJSON(c echo.Context, status int, v any) error {
 	return writeBody(c, status, b)
 }
 
+// largeAnswer is how many bytes the answer to a GET has that is counted while it is sent: whoever takes
+// it slowly keeps it in memory. Where something was done the answer is not refused any more.
+const largeAnswer = 256 << 10
+
 // writeBody sends JSON that is encoded already.
 func writeBody(c echo.Context, status int, b []byte) error {
+	caller, counted := c.Get(bucketKey).(*bucket)
+	if counted && len(b) > largeAnswer && c.Request().Method == http.MethodGet {
+		done, err := caller.hold(c, int64(len(b)))
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
 	h := c.Response().Header()
 	if h.Get(echo.HeaderContentType) == "" {
 		h.Set(echo.HeaderContentType, jsonMediaType)

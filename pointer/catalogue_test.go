@@ -352,7 +352,7 @@ func TestResolveManyNamesAndWaiting(t *testing.T) {
 	w.pointer("p", "empty")
 	a, b := w.worker(), w.worker()
 	w.published(a, w.ready(a, "p", "one"))
-	versions, errs, err := a.ResolveMany(t.Context(), []string{"p", "empty", "nobody"})
+	versions, errs, err := a.ResolveMany(t.Context(), []string{"p", "empty", "nobody"}, func(string, bool) bool { return true })
 	if err != nil || versions[0].Token != (Token{1, 1}) || !errors.Is(errs[1], ErrNothingPublished) || !errors.Is(errs[2], ErrPointerNotFound) {
 		t.Fatalf("%v %v %v", versions, errs, err)
 	}

@@ -54,7 +54,7 @@ func (c *Catalogue) Resolve(ctx context.Context, name string) (*Version, error) 
 		if err != nil {
 			return nil, err
 		}
-		v, err := c.versionOf(ctx, h)
+		v, err := c.versionOf(ctx, h, MaxInlineFiles)
 		// Displaced and already being collected: then something newer is shown by now.
 		if !errors.Is(err, ErrVersionNotFound) {
 			return v, err
@@ -97,16 +97,17 @@ func (c *Catalogue) Public(ctx context.Context, name string) (bool, error) {
 	return h.public, err
 }
 
-func (c *Catalogue) versionOf(ctx context.Context, h head) (*Version, error) {
+// versionOf is the version that a head shows, with so many of its files at most unless more are at hand.
+func (c *Catalogue) versionOf(ctx context.Context, h head, files int) (*Version, error) {
 	if v, ok := c.versions.Get(h.id); ok && v.Public == h.public {
 		return v, nil
 	}
-	v, err := c.loadVersion(ctx, h.id)
+	v, err := c.loadVersion(ctx, h.id, files)
 	if err != nil {
 		return nil, err
 	}
 	v.Public = h.public
-	if v.FileCount <= cachedFiles {
+	if v.FileCount <= cachedFiles && !v.FilesTruncated {
 		c.versions.Add(h.id, v)
 	}
 	return v, nil
@@ -156,9 +157,14 @@ func (c *Catalogue) waitForChange(ctx context.Context, name string, than Token, 
 	}
 }
 
+// ErrUnreadable: the caller may not read the pointer, if there is one.
+var ErrUnreadable = errors.New("the pointer is not this caller's to read")
+
 // ResolveMany resolves up to [MaxResolveNames] names from one snapshot. Result i is names[i]'s
-// version or error.
-func (c *Catalogue) ResolveMany(ctx context.Context, names []string) ([]*Version, []error, error) {
+// version or error. Nothing is looked up of a name that is not readable, which is asked also for those
+// that nobody has: the time it takes tells nothing either. Together the versions have no more than
+// [MaxResolveFiles] files, the first ones theirs first.
+func (c *Catalogue) ResolveMany(ctx context.Context, names []string, readable func(name string, public bool) bool) ([]*Version, []error, error) {
 	if len(names) == 0 || len(names) > MaxResolveNames {
 		return nil, nil, &InvalidError{Field: "names", Detail: fmt.Sprintf("1 to %d names", MaxResolveNames)}
 	}
@@ -167,10 +173,12 @@ again:
 	if err != nil {
 		return nil, nil, err
 	}
-	versions, errs := make([]*Version, len(names)), make([]error, len(names))
+	versions, errs, left := make([]*Version, len(names)), make([]error, len(names)), MaxResolveFiles
 	for i, name := range names {
 		h, ok := heads[name]
 		switch {
+		case !readable(name, h.public):
+			errs[i] = ErrUnreadable
 		case !ok:
 			errs[i] = ErrPointerNotFound
 		case h.retired:
@@ -178,16 +186,28 @@ again:
 		case h.id == uuid.Nil:
 			errs[i] = ErrNothingPublished
 		default:
-			versions[i], err = c.versionOf(ctx, h)
+			v, err := c.versionOf(ctx, h, min(left, MaxInlineFiles))
 			if errors.Is(err, ErrVersionNotFound) {
 				goto again // displaced and collected meanwhile: the snapshot is too old to serve
 			}
 			if err != nil {
 				return nil, nil, err
 			}
+			versions[i] = v.shortened(left)
+			left -= len(versions[i].Files)
 		}
 	}
 	return versions, errs, nil
+}
+
+// shortened is the version with so many of its files at most.
+func (v *Version) shortened(files int) *Version {
+	if len(v.Files) <= files {
+		return v
+	}
+	short := *v
+	short.Files, short.FilesTruncated = v.Files[:files], true
+	return &short
 }
 
 // Version gives one published version by its token. [ErrPointerNotFound], [ErrVersionNotFound]
@@ -197,7 +217,7 @@ func (c *Catalogue) Version(ctx context.Context, name string, token Token) (*Ver
 	if err != nil {
 		return nil, err
 	}
-	return c.loadVersion(ctx, id)
+	return c.loadVersion(ctx, id, MaxInlineFiles)
 }
 
 func (c *Catalogue) versionID(ctx context.Context, name string, token Token) (uuid.UUID, error) {
@@ -216,14 +236,14 @@ func (c *Catalogue) versionID(ctx context.Context, name string, token Token) (uu
 	return uuid.Nil, ErrVersionNotFound
 }
 
-func (c *Catalogue) loadVersion(ctx context.Context, id uuid.UUID) (*Version, error) {
+func (c *Catalogue) loadVersion(ctx context.Context, id uuid.UUID, files int) (*Version, error) {
 	v := Version{ID: id}
 	var manifest uuid.UUID
 	var paths, types []string
 	var digests [][]byte
 	var sizes []int64
 	var ids []uuid.UUID
-	err := c.pool.QueryRow(ctx, versionSQL, id, MaxInlineFiles).Scan(&v.Pointer, &v.Token.Epoch, &v.Token.Generation, &v.PublishedAt,
+	err := c.pool.QueryRow(ctx, versionSQL, id, files).Scan(&v.Pointer, &v.Token.Epoch, &v.Token.Generation, &v.PublishedAt,
 		&v.Holder, &v.SourceRevision, &v.Metadata, &v.FileCount, &v.TotalBytes, &v.ManifestDigest, &manifest, &v.Public,
 		&paths, &digests, &sizes, &types, &ids)
 	switch {

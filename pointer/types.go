@@ -21,6 +21,7 @@ const (
 	MaxInlineFiles   = 1_000 // in a resolved version
 	MaxPublishLeases = 100
 	MaxResolveNames  = 1_000
+	MaxResolveFiles  = 5_000 // in the versions of many names together
 	MinTTL           = time.Second
 	MaxTTL           = 24 * time.Hour
 	DefaultTTL       = 60 * time.Second

@@ -1792,7 +1792,8 @@ type ClientInterface interface {
 	//
 	// The answer has one item a name, in the order asked. An item that cannot be resolved has
 	// `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-	// a version; `forbidden` does not tell whether the pointer exists.
+	// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+	// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1803,7 +1804,8 @@ type ClientInterface interface {
 	//
 	// The answer has one item a name, in the order asked. An item that cannot be resolved has
 	// `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-	// a version; `forbidden` does not tell whether the pointer exists.
+	// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+	// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2946,7 +2948,8 @@ func (c *Client) PublishMany(ctx context.Context, body PublishManyJSONRequestBod
 //
 // The answer has one item a name, in the order asked. An item that cannot be resolved has
 // `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-// a version; `forbidden` does not tell whether the pointer exists.
+// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2967,7 +2970,8 @@ func (c *Client) ResolveManyWithBody(ctx context.Context, contentType string, bo
 //
 // The answer has one item a name, in the order asked. An item that cannot be resolved has
 // `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-// a version; `forbidden` does not tell whether the pointer exists.
+// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -5837,7 +5841,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// The answer has one item a name, in the order asked. An item that cannot be resolved has
 	// `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-	// a version; `forbidden` does not tell whether the pointer exists.
+	// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+	// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -5848,7 +5853,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// The answer has one item a name, in the order asked. An item that cannot be resolved has
 	// `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-	// a version; `forbidden` does not tell whether the pointer exists.
+	// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+	// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -9090,7 +9096,8 @@ func (c *ClientWithResponses) PublishManyWithResponse(ctx context.Context, body 
 //
 // The answer has one item a name, in the order asked. An item that cannot be resolved has
 // `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-// a version; `forbidden` does not tell whether the pointer exists.
+// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -9107,7 +9114,8 @@ func (c *ClientWithResponses) ResolveManyWithBodyWithResponse(ctx context.Contex
 //
 // The answer has one item a name, in the order asked. An item that cannot be resolved has
 // `code` (`pointer-not-found`, `nothing-published`, `pointer-retired`, `forbidden`) instead of
-// a version; `forbidden` does not tell whether the pointer exists.
+// a version; `forbidden` does not tell whether the pointer exists. All items together have at
+// most 5,000 `files`; of what does not fit `files_truncated` is true, and `file_count` right.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

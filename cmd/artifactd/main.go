@@ -24,7 +24,7 @@ func main() {
 	devstack.RunChild()
 	supervise.RunChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := Program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ()}
+	p := Program{Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Sole: true}
 	// After the first signal the next one ends the program at once, as it does without us. A second
 	// one that comes with the first is the same: `timeout` signals its child and then its group.
 	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })

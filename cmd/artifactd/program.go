@@ -23,6 +23,8 @@ type Program struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Environ        []string // KEY=value, as os.Environ
+	// Sole: this process is the program's alone, and all its children are the program's.
+	Sole bool
 
 	root *cobra.Command
 	// running is set once flags and arguments are known to be good; errors before that are usage.

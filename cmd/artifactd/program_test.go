@@ -442,6 +442,14 @@ func accessTokens(t *testing.T, d *instance) {
 	d.run(exitNotFound, "token", "revoke", uuid.NewString())
 	d.run(exitUsage, "token", "revoke", "7")
 	d.run(exitUsage, "token", "create", "x", "--pattern", "a*b")
+	for _, several := range []string{"a.*\nb.*", "a.*,", "a.*, b.*", `"a.*"`} {
+		d.run(exitUsage, "token", "create", "x", "--pattern", several)
+	}
+	both := decode[accessToken](t, d.run(exitDone, "token", "create", "both", "--scope", "read,publish", "--pattern", "a.*,b.x", "--pattern", "c", "-o", "json"))
+	if fmt.Sprint(both.Scopes, both.Patterns) != "[read publish] [a.* b.x c]" {
+		t.Errorf("made %+v", both)
+	}
+	d.run(exitDone, "token", "revoke", both.ID.String())
 	d.run(exitUsage, "token", "create", "x", "--pattern", "*", "--scope", "root")
 	// A replica may believe in a token for moments after its end.
 	deadline := time.Now().Add(time.Minute)

@@ -139,7 +139,7 @@ func (p *Program) runKept(in *signals, j job, k *client.Keeper) (client.FilesPub
 	defer file.remove()
 	env := withEnv(p.Environ, append(file.environ(), leaseEnviron(k.Lease())...))
 	group, err := supervise.Start(supervise.Command{
-		Path: j.path, Argv: j.argv, Env: env, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Scratch: file.dir, Grace: j.grace,
+		Path: j.path, Argv: j.argv, Env: env, Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Scratch: file.dir, Grace: j.grace, Adopt: p.Sole,
 	})
 	if err != nil {
 		return none, fmt.Errorf("the command could not be run: %w", err)

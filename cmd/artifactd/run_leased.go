@@ -93,17 +93,21 @@ func (l *leased) verdict() error {
 	if l.lost == nil && !time.Now().Before(l.keeper.Deadline()) {
 		l.lost = client.ErrLeaseEnding // this process was frozen, and its supervisor acted
 	}
+	if l.lost != nil && !errors.Is(l.lost, client.ErrLeaseLost) {
+		l.lost = fmt.Errorf("%w: %v", client.ErrLeaseLost, l.lost)
+	}
+	survivors := fmt.Errorf("nothing was published: processes %v of the command could not be ended, and may still write; end them by hand", status.Survivors)
 	switch {
-	case l.lost != nil && errors.Is(l.lost, client.ErrLeaseLost):
-		return fmt.Errorf("the command was ended, and nothing was published: %w", l.lost)
+	case len(status.Survivors) > 0 && l.lost != nil:
+		return fmt.Errorf("%w: %w", survivors, l.lost)
+	case len(status.Survivors) > 0:
+		return survivors
 	case l.lost != nil:
-		return fmt.Errorf("the command was ended, and nothing was published: %w: %v", client.ErrLeaseLost, l.lost)
+		return fmt.Errorf("the command was ended, and nothing was published: %w", l.lost)
 	case err != nil:
 		return fmt.Errorf("nothing was published: %w", err)
 	case status.WantedTerminal:
 		return errors.New("nothing was published: the command was ended because it wanted to use the terminal, which another job has; run it in the foreground, or with its standard input from somewhere else")
-	case len(status.Survivors) > 0:
-		return fmt.Errorf("nothing was published: processes %v of the command could not be ended, and may still write; end them by hand", status.Survivors)
 	case l.signals.ctx.Err() != nil && status.Code == 0:
 		return &endedError{code: l.signals.code(), text: "interrupted; nothing was published"}
 	case status.Signal != 0:

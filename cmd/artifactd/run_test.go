@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,6 +40,9 @@ func TestRunCommand(t *testing.T) {
 	t.Run("refused", w.refused)
 	t.Run("nothing left", w.nothingLeft)
 	t.Run("killed", w.killed)
+	if runtime.GOOS == "linux" {
+		t.Run("supervisor killed", w.supervisorKilled)
+	}
 	t.Run("signals", w.signals)
 	t.Run("broken lease", w.brokenLease)
 	t.Run("black hole", w.blackHole)
@@ -98,8 +102,19 @@ func (p *process) want(code int, says string) {
 // pids waits until the script has written n process ids into a file of its folder.
 func (p *process) pids(n int) []int {
 	p.t.Helper()
+	defer func() {
+		if p.t.Failed() {
+			p.t.Log(p.stderr.String())
+		}
+	}()
+	return awaitPids(p.t, filepath.Join(p.dir, "pids"), n)
+}
+
+// awaitPids waits until a file has n process ids.
+func awaitPids(t *testing.T, file string, n int) []int {
+	t.Helper()
 	for range 12000 {
-		b, _ := os.ReadFile(filepath.Join(p.dir, "pids")) // not there yet
+		b, _ := os.ReadFile(file) // not there yet
 		if fields := strings.Fields(string(b)); len(fields) == n {
 			found := make([]int, n)
 			for i, f := range fields {
@@ -109,7 +124,7 @@ func (p *process) pids(n int) []int {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	p.t.Fatalf("the command does not start: %s", p.stderr.String())
+	t.Fatal("the command does not start")
 	return nil
 }
 
@@ -240,6 +255,19 @@ func (w *runWorld) killed(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Error("the lease file is left behind")
+}
+
+// supervisorKilled: run ends what the command started, also what has left its group, before it gives
+// the lease back.
+func (w *runWorld) supervisorKilled(t *testing.T) {
+	name := w.create("run.supervisor-killed")
+	p := w.start(t, name, `(setsid sh -c 'trap "" TERM; echo $$ >pids; while :; do sleep 1; done' &)
+while [ ! -s pids ]; do sleep 0.05; done; sleep 0.2; kill -9 $PPID; sleep 999`)
+	daemon := p.pids(1)[0] // the leader of a group of its own
+	p.want(exitFailed, "supervisor was killed")
+	groupIsEmpty(t, daemon, 0)
+	w.assertUnpublished(t, name)
+	w.assertFree(t, name)
 }
 
 // signals: the first is passed on, the second kills.

@@ -83,8 +83,9 @@ func (p *Program) tokenCreateCommand() *cobra.Command {
 weaker ones: read, publish, admin. Patterns say for which pointers: "*", "prefix.*" or a whole name.`,
 		Example: "  artifactd token create ci-reports --scope publish --pattern 'acme.reports.*'",
 	}
-	cmd.Flags().StringSliceVar(&scopes, "scope", []string{"read"}, "read, publish or admin")
-	cmd.Flags().StringSliceVar(&patterns, "pattern", nil, `pointers it is for: "*", "prefix.*" or a name (required)`)
+	// No StringSlice: it reads a line of CSV, and drops the lines after the first without a word.
+	cmd.Flags().StringArrayVar(&scopes, "scope", []string{"read"}, "read, publish or admin")
+	cmd.Flags().StringArrayVar(&patterns, "pattern", nil, `pointers it is for: "*", "prefix.*" or a name (required)`)
 	cmd.Flags().DurationVar(&expires, "expires-in", 0, "how long it is valid; 0 until it is revoked")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if expires < 0 {
@@ -93,16 +94,16 @@ weaker ones: read, publish, admin. Patterns say for which pointers: "*", "prefix
 		return nil
 	}
 	return p.adminCommand(cmd, func(ctx context.Context, a *daemon.Admin, args []string) error {
-		typed := make([]pointer.Scope, len(scopes))
-		for i, s := range scopes {
-			typed[i] = pointer.Scope(s)
+		var typed []pointer.Scope
+		for _, s := range separated(scopes) {
+			typed = append(typed, pointer.Scope(s))
 		}
 		var until *time.Time
 		if expires > 0 {
 			t := time.Now().Add(expires)
 			until = &t
 		}
-		made, secret, err := a.CreateToken(ctx, args[0], typed, patterns, until)
+		made, secret, err := a.CreateToken(ctx, args[0], typed, separated(patterns), until)
 		if err != nil {
 			return err
 		}
@@ -113,6 +114,15 @@ weaker ones: read, publish, admin. Patterns say for which pointers: "*", "prefix
 		}
 		return nil
 	})
+}
+
+// separated are the texts of a flag that can be repeated and have several in one, with commas between them.
+func separated(values []string) []string {
+	var out []string
+	for _, v := range values {
+		out = append(out, strings.Split(v, ",")...)
+	}
+	return out
 }
 
 func (p *Program) tokenListCommand() *cobra.Command {

@@ -6,14 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/artifactd/artifactd/api/types"
 	"github.com/artifactd/artifactd/client"
+	"github.com/artifactd/artifactd/internal/supervise"
 )
 
 // watchFlags are the flags of `watch`.
@@ -33,7 +32,9 @@ last line that was seen: what was published meanwhile and is still kept comes in
 
 With --exec a shell command runs for every version, one after another. It finds ARTIFACTD_POINTER and
 ARTIFACTD_VERSION in its environment and the version as JSON on its standard input; its line is printed
-once it has ended. When it fails, that is said on standard error, and the watch goes on.`,
+once it has ended. When it fails, that is said on standard error, and the watch goes on. When the watch is
+interrupted or killed the command ends with it, and so does what it started; what it leaves running in the
+background ends with it too, so that no two versions are worked on at once.`,
 		Example: "  artifactd watch acme.site --exec 'artifactd get acme.site -O /srv/site --delete'",
 		Args:    cobra.ExactArgs(1),
 		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -83,21 +84,33 @@ func (p *Program) printLine(v types.ResolvedVersion) error {
 // execGrace is how long a command may take to end when the watch is interrupted.
 const execGrace = 10 * time.Second
 
-// execFor runs the command for a version.
+// execFor runs the command for a version, and sees to it that nothing of it runs on after that.
 func (p *Program) execFor(ctx context.Context, command string, v types.ResolvedVersion) error {
 	document, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
-	cmd.Env = withEnv(p.Environ, []string{"ARTIFACTD_POINTER=" + v.Name, "ARTIFACTD_VERSION=" + v.Version})
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(document), p.Stdout, p.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = execGrace
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) || err == nil {
-		return err
+	group, err := supervise.Start(supervise.Command{
+		Path: "/bin/sh", Argv: []string{"sh", "-c", command},
+		Env:   withEnv(p.Environ, []string{"ARTIFACTD_POINTER=" + v.Name, "ARTIFACTD_VERSION=" + v.Version}),
+		Stdin: bytes.NewReader(document), Stdout: p.Stdout, Stderr: p.Stderr, Grace: execGrace, Adopt: p.Sole,
+	})
+	if err != nil {
+		return fmt.Errorf("run it: %w", err)
 	}
-	return fmt.Errorf("run it: %w", err)
+	defer context.AfterFunc(ctx, func() { group.Stop(execGrace) })()
+	status, err := group.Wait()
+	switch {
+	case len(status.Survivors) > 0:
+		return fmt.Errorf("processes %v of it could not be ended, and may still work", status.Survivors)
+	case err != nil:
+		return err
+	case status.WantedTerminal:
+		return errors.New("it was ended because it wanted to use the terminal")
+	case status.Signal != 0:
+		return fmt.Errorf("it was ended by signal %d (%v)", status.Signal, status.Signal)
+	case status.Code != 0:
+		return fmt.Errorf("it ended with exit code %d", status.Code)
+	}
+	return nil
 }

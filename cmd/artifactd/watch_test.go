@@ -67,6 +67,17 @@ func (w *runWorld) watches(t *testing.T) {
 	if v := decode[types.ResolvedVersion](t, result{stdout: readFile(t, filepath.Join(dir, "1.4.json"))}); v.Version != "1.4" {
 		t.Errorf("the command was given %+v", v)
 	}
+	// What runs for a version ends with the watch, however that ends, and so does what it started.
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
+		pids := filepath.Join(t.TempDir(), "pids")
+		cmd, _ = watch("--exec", `sleep 999 & echo $$ $! >`+pids+`; sleep 999; echo late`)
+		group := awaitPids(t, pids, 2)[0]
+		_ = cmd.Process.Signal(sig) // its end is looked at
+		if err := cmd.Wait(); sig == syscall.SIGINT && err != nil {
+			t.Errorf("interrupted: %v", err)
+		}
+		groupIsEmpty(t, group, time.Minute)
+	}
 	w.run(exitNotFound, "watch", "run.no-such")
 	w.run(exitUsage, "watch", name, "--after", "x")
 }

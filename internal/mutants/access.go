@@ -144,8 +144,8 @@ var accessMutants = []mutant{
 	{
 		name: "several pointers are resolved for whoever asks",
 		file: "api/resolve.go",
-		old:  "!public && !who.may(pointer.ScopeRead, name)",
-		new:  "!public && !who.may(pointer.ScopeRead, name) && false",
+		old:  "		return public || who.may(pointer.ScopeRead, name)\n",
+		new:  "		return public || who.may(pointer.ScopeRead, name) || true\n",
 		pkg:  "./api", run: "TestPublicPointers|TestScopesHide",
 	},
 	{
@@ -193,8 +193,8 @@ var accessMutants = []mutant{
 	{
 		name: "anybody learns of any operation",
 		file: "api/publish.go",
-		old:  "		if !who.may(pointer.ScopePublish, name) {\n			return pointer.ErrOperationNotFound\n",
-		new:  "		if !who.may(pointer.ScopePublish, name) && false {\n			return pointer.ErrOperationNotFound\n",
+		old:  "		if !who.may(pointer.ScopePublish, name) {\n			hide(c, name)\n",
+		new:  "		if !who.may(pointer.ScopePublish, name) && false {\n			hide(c, name)\n",
 		pkg:  "./api", run: "TestScopesHide",
 	},
 	{
@@ -280,6 +280,33 @@ var accessMutants = []mutant{
 		old:  "	if b.bodies.Add(size) > maxBodies {\n",
 		new:  "	if b.bodies.Add(size) < 0 {\n",
 		pkg:  "./api", run: "TestBodiesOfOneCaller",
+	},
+	{
+		name: "many names make an answer of any size",
+		file: "pointer/resolve.go",
+		old:  "			versions[i] = v.shortened(left)\n",
+		new:  "			versions[i] = v\n",
+		pkg:  "./api", run: "TestResolveManyIsBounded",
+	},
+	{
+		name: "what a caller may not read is loaded all the same",
+		file: "pointer/resolve.go",
+		old:  "		case !readable(name, h.public):\n			errs[i] = ErrUnreadable\n",
+		pkg:  "./api", run: "TestResolveManyLoadsNothingForbidden",
+	},
+	{
+		name: "large answers under way are not counted",
+		file: "api/write.go",
+		old:  "if counted && len(b) > largeAnswer &&",
+		new:  "if false && counted && len(b) > largeAnswer &&",
+		pkg:  "./api", run: "TestLargeAnswersAreCounted",
+	},
+	{
+		name: "large versions are not counted",
+		file: "api/resolve.go",
+		old:  "size > largeAnswer {",
+		new:  "size < 0 {",
+		pkg:  "./api", run: "TestLargeVersionsAreCounted",
 	},
 	{
 		name: "whoever asks says where it comes from",
@@ -395,6 +422,32 @@ var accessMutants = []mutant{
 		file: "api/instrument.go",
 		old:  "	s.auditRefusal(c, p, err)\n",
 		pkg:  "./api", run: "TestAudit",
+	},
+	{
+		name: "what is said not to exist leaves no line",
+		file: "api/audit.go",
+		old:  "{ c.Set(hiddenKey, name) }",
+		new:  "{}",
+		pkg:  "./api", run: "TestAudit",
+	},
+	{
+		name: "an administrator's act that failed leaves no line",
+		file: "api/operation.go",
+		old:  "			s.auditAct(c, op, err)\n",
+		new:  "			if err == nil {\n				s.auditAct(c, op, err)\n			}\n",
+		pkg:  "./api", run: "TestAudit",
+	},
+	{
+		name: "what left its group outlives a killed supervisor",
+		file: "internal/supervise/group.go",
+		old:  "		g.status.Survivors = endAdopted()\n",
+		pkg:  "./internal/supervise", run: "TestDaemonsOfAKilledSupervisor",
+	},
+	{
+		name: "a supervisor goes by the program's name",
+		file: "internal/supervise/child.go",
+		old:  "	nameProcess(processName)\n",
+		pkg:  "./internal/supervise", run: "TestSupervisorsName",
 	},
 	{
 		name: "every refusal leaves a line",

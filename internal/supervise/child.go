@@ -21,6 +21,7 @@ func RunChild() bool {
 	// The descriptors are not for the command.
 	syscall.CloseOnExec(controlFD)
 	syscall.CloseOnExec(reportFD)
+	nameProcess(processName)
 	report := json.NewEncoder(os.NewFile(reportFD, "report"))
 	if err := watch(os.NewFile(controlFD, "control"), report); err != nil {
 		_ = report.Encode(event{Fault: err.Error()}) // nobody is left to tell otherwise

@@ -10,7 +10,11 @@
 //
 //   - The starter ends, however: the pipe closes, and the supervisor kills everything.
 //   - The starter is frozen: the supervisor kills everything at the time it was last told ([Group.KillBy]).
-//   - The supervisor is killed: the kernel kills the command (Linux), and the starter the group.
+//   - The supervisor is killed: the kernel kills the command (Linux), and the starter the group and, if
+//     it adopts ([Command.Adopt]), what has left it. It goes by a name of its own, so that
+//     `killall artifactd` is no case of the last paragraph.
+//   - The supervisor is stopped, by the command for example: the starter wakes it with every order, and
+//     at the time it was told again and again.
 //   - The command ends: what it left behind is asked to end, and then killed.
 //
 // A command that reads the terminal gets it as a shell would give it, if the starter has it; see

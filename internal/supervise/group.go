@@ -28,6 +28,10 @@ type Command struct {
 	// Grace is how long what the command leaves behind may take to end when asked to, before it is
 	// killed.
 	Grace time.Duration
+	// Adopt has this process take the supervisor's place if that is killed: on Linux what left the
+	// command's group then becomes this process's child, and is ended. It is for a program that has no
+	// other children: every child it has is taken for the command's, as long as it lives.
+	Adopt bool
 
 	settle time.Duration // settleTime, except in tests
 }
@@ -38,8 +42,11 @@ const settleTime = 500 * time.Millisecond
 
 // Group is a running command with everything that it started.
 type Group struct {
-	cmd *exec.Cmd
-	pid int
+	cmd   *exec.Cmd
+	pid   int
+	adopt bool
+	// insist fires at the time that KillBy told last.
+	insist *time.Timer
 
 	mu      sync.Mutex
 	control *os.File
@@ -55,6 +62,11 @@ const streamsDelay = 5 * time.Second
 
 // Start starts a command under a supervisor.
 func Start(c Command) (*Group, error) {
+	if c.Adopt {
+		if err := adoptOrphans(); err != nil {
+			return nil, err
+		}
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this executable: %w", err)
@@ -79,9 +91,15 @@ func Start(c Command) (*Group, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the supervisor: %w", err), control.Close(), report.Close())
 	}
-	g := &Group{cmd: cmd, control: control, done: make(chan struct{})}
+	g := &Group{cmd: cmd, adopt: c.Adopt, control: control, done: make(chan struct{})}
+	g.insist = time.AfterFunc(time.Hour, func() { g.wakeUntil(g.done) })
+	g.insist.Stop()
+	begun := make(chan struct{})
+	go g.wakeUntil(begun) // the command runs already when that is told
 	events := json.NewDecoder(report)
-	if err := g.begin(c, events); err != nil {
+	err = g.begin(c, events)
+	close(begun)
+	if err != nil {
 		_ = control.Close() // it ends the supervisor
 		_ = cmd.Wait()      // whose own failure says less than err
 		return nil, errors.Join(err, report.Close())
@@ -109,11 +127,12 @@ func (g *Group) begin(c Command, events *json.Decoder) error {
 	return nil
 }
 
-// errSupervisor says that the command's end was not seen; its group was killed.
+// errSupervisor says that the command's end was not seen; it was killed with whatever could be reached.
 var errSupervisor = errors.New("the command's supervisor was killed, and the command with it")
 
 func (g *Group) await(events *json.Decoder, report io.Closer) {
 	defer close(g.done)
+	defer g.insist.Stop()
 	var last event
 	err := events.Decode(&last)
 	_ = report.Close() // only read from
@@ -127,6 +146,9 @@ func (g *Group) await(events *json.Decoder, report io.Closer) {
 		g.status = *last.Ended
 	}
 	_ = g.cmd.Wait() // it has reported, or is dead
+	if g.err != nil && g.adopt {
+		g.status.Survivors = endAdopted()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_ = g.control.Close()
@@ -138,7 +160,8 @@ func (g *Group) Pid() int { return g.pid }
 // Done is closed when nothing of the command runs any more.
 func (g *Group) Done() <-chan struct{} { return g.done }
 
-// Wait waits for that and tells how the command ended. The error says that this is not known.
+// Wait waits for that and tells how the command ended. The error says that this is not known; the
+// status then has nothing but survivors.
 func (g *Group) Wait() (Status, error) {
 	<-g.done
 	return g.status, g.err
@@ -152,6 +175,24 @@ func (g *Group) Signal(s syscall.Signal) { g.send(order{Signal: s}) }
 func (g *Group) KillBy(t time.Time) {
 	in := time.Until(t)
 	g.send(order{KillIn: &in})
+	g.insist.Reset(max(0, in))
+}
+
+// wake has a supervisor go on that somebody has stopped: it must not sleep through its orders.
+func (g *Group) wake() { _ = g.cmd.Process.Signal(syscall.SIGCONT) } // it may have ended
+
+// wakeUntil wakes the supervisor, however often it is stopped again.
+func (g *Group) wakeUntil(done <-chan struct{}) {
+	ticker := time.NewTicker(killEvery)
+	defer ticker.Stop()
+	for {
+		g.wake()
+		select {
+		case <-done:
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 // Stop asks everything to end (SIGTERM), and kills it after the grace.
@@ -165,4 +206,5 @@ func (g *Group) send(o order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_ = json.NewEncoder(g.control).Encode(o)
+	g.wake()
 }

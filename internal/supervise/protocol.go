@@ -8,6 +8,10 @@ import (
 // childEnv marks a process that this package started from os.Executable().
 const childEnv = "ARTIFACTD_SUPERVISE_CHILD"
 
+// processName is what a supervisor goes by: whoever kills all processes of the program's name must not
+// kill a starter and its supervisor together, which would leave what the command forked.
+const processName = "run-supervisor"
+
 // File descriptors of the supervisor besides the command's standard streams.
 const (
 	controlFD = 3 // it reads what the starter wants

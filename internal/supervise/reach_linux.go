@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,30 @@ func adoptOrphans() error {
 		return fmt.Errorf("become the subreaper of the command: %w", err)
 	}
 	return nil
+}
+
+// nameProcess names this process, as ps and killall see it. The kernel keeps 15 bytes.
+func nameProcess(name string) {
+	_ = os.WriteFile("/proc/self/comm", []byte(name), 0) // without /proc it keeps its program's name
+}
+
+// endAdopted kills everything below this process, which has adopted it, until nothing is left or it
+// has taken killTime. It returns what could not be ended.
+func endAdopted() []int {
+	for deadline := time.Now().Add(killTime); ; time.Sleep(killEvery) {
+		for {
+			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != nil && err != syscall.EINTR || pid == 0 {
+				break
+			}
+		}
+		left := descendants()
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+		for _, pid := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
 }
 
 // dieWithParent has the kernel kill the command when its supervisor dies.

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"syscall"
@@ -42,4 +43,24 @@ func TestSupervisorKilled(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	assertGone(t, family, time.Minute)
+}
+
+// TestDaemonsOfAKilledSupervisor: the starter has adopted what left the group, and ends it.
+func TestDaemonsOfAKilledSupervisor(t *testing.T) {
+	starter, family := startStarter(t, `f=%s; (setsid sh -c 'trap "" TERM; echo $$ >'$f'; while :; do sleep 1; done' &)
+while [ ! -s $f ]; do sleep 0.05; done; sleep 0.2; kill -9 $PPID; sleep 999`, 1)
+	if err := starter.Wait(); err != nil {
+		t.Error(err)
+	}
+	assertGone(t, family, 0)
+}
+
+// TestSupervisorsName: who kills all processes of the program's name does not hit it.
+func TestSupervisorsName(t *testing.T) {
+	var out bytes.Buffer
+	c := shell(`cat /proc/$PPID/comm`)
+	c.Stdout = &out
+	if _, err := start(t, c).Wait(); err != nil || out.String() != processName+"\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
 }

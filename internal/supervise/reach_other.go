@@ -10,6 +10,12 @@ import (
 // adoptOrphans: this kernel gives orphans to init.
 func adoptOrphans() error { return nil }
 
+// nameProcess: it keeps its program's name.
+func nameProcess(string) {}
+
+// endAdopted: nothing was adopted.
+func endAdopted() []int { return nil }
+
 // dieWithParent: this kernel does not tell a child that its parent died.
 func dieWithParent(*syscall.SysProcAttr) {}
 

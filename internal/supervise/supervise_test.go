@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 	}
 	if script := os.Getenv(starterEnv); script != "" {
 		c := shell(script)
+		c.Adopt = true
 		if os.Getenv(terminalEnv) != "" {
 			c.Stdin = os.Stdin
 		}
@@ -224,5 +225,30 @@ func TestKillByHoldsWithoutStarter(t *testing.T) {
 	assertGone(t, family, time.Minute)
 	if s, err := g.Wait(); err != nil || s.Signal != syscall.SIGKILL {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// TestStoppedSupervisor: whoever stops the supervisor wins no time by it, however often.
+func TestStoppedSupervisor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		script string
+		order  func(*Group)
+	}{
+		"asked": {`kill -STOP $PPID; echo $$ >%s; sleep 999`, func(g *Group) { g.Stop(time.Hour) }},
+		"time":  {`trap "" TERM; echo $$ >%s; while :; do kill -STOP $PPID; done`, func(g *Group) { g.KillBy(time.Now().Add(200 * time.Millisecond)) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "pids")
+			g := start(t, shell(fmt.Sprintf(tc.script, file)))
+			family := pids(t, file, 1)
+			tc.order(g)
+			select {
+			case <-g.Done():
+			case <-time.After(time.Minute):
+				t.Error("the supervisor sleeps")
+				_ = g.cmd.Process.Kill() // its starter ends the rest
+			}
+			assertGone(t, family, 0)
+		})
 	}
 }
