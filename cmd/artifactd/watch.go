@@ -33,8 +33,8 @@ last line that was seen: what was published meanwhile and is still kept comes in
 With --exec a shell command runs for every version, one after another. It finds ARTIFACTD_POINTER and
 ARTIFACTD_VERSION in its environment and the version as JSON on its standard input; its line is printed
 once it has ended. When it fails, that is said on standard error, and the watch goes on. When the watch is
-interrupted or killed the command ends with it, and so does what it started; what it leaves running in the
-background ends with it too, so that no two versions are worked on at once.`,
+interrupted or killed the command ends with it, and so does what it started. What a command that has ended
+leaves in the background, a server for example, runs on by itself.`,
 		Example: "  artifactd watch acme.site --exec 'artifactd get acme.site -O /srv/site --delete'",
 		Args:    cobra.ExactArgs(1),
 		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -84,7 +84,7 @@ func (p *Program) printLine(v types.ResolvedVersion) error {
 // execGrace is how long a command may take to end when the watch is interrupted.
 const execGrace = 10 * time.Second
 
-// execFor runs the command for a version, and sees to it that nothing of it runs on after that.
+// execFor runs the command for a version. It ends with the watch, however that ends.
 func (p *Program) execFor(ctx context.Context, command string, v types.ResolvedVersion) error {
 	document, err := json.Marshal(v)
 	if err != nil {
@@ -93,7 +93,7 @@ func (p *Program) execFor(ctx context.Context, command string, v types.ResolvedV
 	group, err := supervise.Start(supervise.Command{
 		Path: "/bin/sh", Argv: []string{"sh", "-c", command},
 		Env:   withEnv(p.Environ, []string{"ARTIFACTD_POINTER=" + v.Name, "ARTIFACTD_VERSION=" + v.Version}),
-		Stdin: bytes.NewReader(document), Stdout: p.Stdout, Stderr: p.Stderr, Grace: execGrace, Adopt: p.Sole,
+		Stdin: bytes.NewReader(document), Stdout: p.Stdout, Stderr: p.Stderr, Grace: execGrace, Leave: true,
 	})
 	if err != nil {
 		return fmt.Errorf("run it: %w", err)

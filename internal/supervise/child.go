@@ -86,7 +86,7 @@ func watch(control io.Reader, report *json.Encoder) error {
 	_ = report.Encode(event{Started: pid}) // a starter that is gone shows itself in the orders
 	go w.listen(orders)
 	go w.reap()
-	w.run(p.Settle, p.Grace)
+	w.run(p)
 	w.takeBack()
 	w.status.WantedTerminal = w.wanted
 	_ = report.Encode(event{Ended: &w.status})
@@ -124,8 +124,8 @@ func (w *watcher) reap() {
 	}
 }
 
-// run returns when nothing of the command is left, or what is left cannot be ended.
-func (w *watcher) run(settle, grace time.Duration) {
+// run returns when nothing of the command is left, or what is left cannot be ended, or may stay.
+func (w *watcher) run(p plan) {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	due := time.NewTimer(time.Hour) // of KillIn
@@ -142,9 +142,13 @@ func (w *watcher) run(settle, grace time.Duration) {
 			w.obey(o, timer, due)
 		case w.status = <-w.leader:
 			w.reaped = true
-			if !w.asking {
-				timer.Reset(settle)
+			if w.asking {
+				continue
 			}
+			if p.Leave {
+				return
+			}
+			timer.Reset(p.Settle)
 		case s := <-w.stops:
 			w.resume(s)
 		case <-w.empty:
@@ -158,7 +162,7 @@ func (w *watcher) run(settle, grace time.Duration) {
 				continue
 			}
 			w.ask()
-			timer.Reset(grace)
+			timer.Reset(p.Grace)
 		case <-due.C:
 			w.kill()
 		case <-w.killing.C:

@@ -15,7 +15,8 @@
 //     `killall artifactd` is no case of the last paragraph.
 //   - The supervisor is stopped, by the command for example: the starter wakes it with every order, and
 //     at the time it was told again and again.
-//   - The command ends: what it left behind is asked to end, and then killed.
+//   - The command ends: what it left behind is asked to end, and then killed, unless it may stay
+//     ([Command.Leave]).
 //
 // A command that reads the terminal gets it as a shell would give it, if the starter has it; see
 // terminal.go.

@@ -33,6 +33,10 @@ type Command struct {
 	// other children: every child it has is taken for the command's, as long as it lives.
 	Adopt bool
 
+	// Leave lets what the command leaves behind when it ends by itself run on, on its own: it may have
+	// started a server. What it leaves when it is ended is ended all the same.
+	Leave bool
+
 	settle time.Duration // settleTime, except in tests
 }
 
@@ -111,7 +115,7 @@ func Start(c Command) (*Group, error) {
 // begin sends the plan and waits until the command runs.
 func (g *Group) begin(c Command, events *json.Decoder) error {
 	err := json.NewEncoder(g.control).Encode(plan{
-		Path: c.Path, Argv: c.Argv, Env: c.Env, Scratch: c.Scratch, Grace: c.Grace, Settle: cmp.Or(c.settle, settleTime), Foreground: foregroundOf(c.Stdin),
+		Path: c.Path, Argv: c.Argv, Env: c.Env, Scratch: c.Scratch, Grace: c.Grace, Settle: cmp.Or(c.settle, settleTime), Leave: c.Leave, Foreground: foregroundOf(c.Stdin),
 	})
 	if err != nil {
 		return fmt.Errorf("instruct the supervisor: %w", err)
@@ -157,7 +161,7 @@ func (g *Group) await(events *json.Decoder, report io.Closer) {
 // Pid is the process id of the command, and the id of its process group.
 func (g *Group) Pid() int { return g.pid }
 
-// Done is closed when nothing of the command runs any more.
+// Done is closed when nothing of the command runs any more but what may stay.
 func (g *Group) Done() <-chan struct{} { return g.done }
 
 // Wait waits for that and tells how the command ended. The error says that this is not known; the

@@ -29,6 +29,8 @@ type plan struct {
 	Grace time.Duration
 	// Settle is how long that may run before it is asked to.
 	Settle time.Duration
+	// Leave: it may run on, if the command ended by itself.
+	Leave bool
 	// Foreground is the starter's process group when that has the terminal that is the command's
 	// standard input; 0 when it has none, or another one has it.
 	Foreground int

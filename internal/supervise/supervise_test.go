@@ -103,6 +103,35 @@ func assertGone(t *testing.T, pids []int, within time.Duration) {
 	}
 }
 
+// TestLeave: what a command leaves behind may run on when it ends by itself, and not when it is ended.
+func TestLeave(t *testing.T) {
+	for _, c := range []struct {
+		rest string
+		ends func(*Group)
+		stay bool
+	}{
+		{"exit 3", func(*Group) {}, true},
+		{"sleep 999", func(g *Group) { g.Stop(time.Minute) }, false},
+		{"sleep 999", func(g *Group) { g.Kill() }, false},
+	} {
+		file := filepath.Join(t.TempDir(), "pids")
+		command := shell(`sleep 999 & echo $! >` + file + `; ` + c.rest)
+		command.Leave = true
+		command.Stdout, command.Stderr = nil, nil // or what stays would hold them
+		g := start(t, command)
+		left := pids(t, file, 1)
+		c.ends(g)
+		status, err := g.Wait()
+		if err != nil || c.stay && status.Code != 3 {
+			t.Errorf("%s: %+v, %v", c.rest, status, err)
+		}
+		if stays := alive(left[0]); stays != c.stay {
+			t.Errorf("%s: what it left runs: %t", c.rest, stays)
+		}
+		_ = syscall.Kill(left[0], syscall.SIGKILL) // ours; it may have ended
+	}
+}
+
 // A family of three in the group: the command, and two that it forked and that ignore SIGTERM.
 const stubborn = `trap "" TERM; sleep 999 & a=$!; sleep 999 & echo $$ $a $! >%s; wait; sleep 999`
 
