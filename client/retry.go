@@ -24,10 +24,10 @@ func retry[T any](ctx context.Context, call func(context.Context) (T, error)) (T
 	return retryWhile(ctx, worthRetrying, call)
 }
 
-// retryRefused repeats a call that is not idempotent, while its error says that nothing was done and
-// that trying again may help.
-func retryRefused[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
-	return retryWhile(ctx, func(err error) bool {
+// askRefused repeats a call that is not idempotent, while its error says that nothing was done and
+// that trying again may help. held is as in ask.
+func askRefused[T any](ctx context.Context, c *Client, held time.Duration, call func(context.Context) (T, error)) (T, error) {
+	return askWhile(ctx, c, held, func(err error) bool {
 		return (errors.Is(err, ErrHistoryChanged) || errors.Is(err, ErrTooManyRequests)) && worthRetrying(err)
 	}, call)
 }

@@ -41,6 +41,7 @@ func TestProgram(t *testing.T) {
 	t.Run("stale worker", func(t *testing.T) { staleWorker(t, d) })
 	t.Run("operation ids", func(t *testing.T) { operationIDs(t, d) })
 	t.Run("rollback and retire", func(t *testing.T) { rollbackAndRetire(t, d) })
+	t.Run("waits for a lease", func(t *testing.T) { leaseWaits(t, d) })
 	t.Run("full disk", func(t *testing.T) { fullDisk(t, d) })
 	t.Run("access tokens", func(t *testing.T) { accessTokens(t, d) })
 }

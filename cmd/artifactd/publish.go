@@ -92,13 +92,22 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 	}
 	defer g.release()
 	published, err := c.PublishFiles(cmd.Context(), name, g.bar.follow(g.sources),
-		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, nil)
+		p.acquisition(name, f), publication, nil)
 	g.bar.stop()
 	if err != nil {
 		return interruptedPublish(cmd.Context(), err, nothing+"; run the same command again: what has arrived is not sent again")
 	}
 	p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
 	return p.printFiles(name, published)
+}
+
+// acquisition is how a command takes its lease. It says what it waits for, if it has to.
+func (p *Program) acquisition(name string, f publishFlags) client.AcquireOptions {
+	return client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait, Held: func(held *client.Problem) {
+		left := time.Duration(held.ExpiresInSeconds * float64(time.Second))
+		p.note("artifactd: waiting up to %s for the lease of %s: %s holds it for another %s, longer if it is renewed",
+			period(f.wait), name, legible(held.Holder), period(left))
+	}}
 }
 
 // interruptedPublish says what became of a publish that was interrupted. A publish whose request was
@@ -177,6 +186,7 @@ func (p *Program) gather(ctx context.Context, paths []string, piped bool, name s
 	}
 	g.sources = append(g.sources, hashed...)
 	g.bar.next("sending", total+pipedBytes, len(g.sources))
+	g.bar.hold() // first comes the lease
 	return g, nil
 }
 

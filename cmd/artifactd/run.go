@@ -103,7 +103,7 @@ func (f runFlags) job(cmd *cobra.Command, args []string) (job, error) {
 func (p *Program) run(ctx context.Context, j job) error {
 	in := listenForSignals(ctx)
 	defer in.stop()
-	lease, err := j.client.Acquire(in.ctx, j.name, client.AcquireOptions{Holder: holderOr(j.holder), TTL: j.ttl, Wait: j.wait})
+	lease, err := j.client.Acquire(in.ctx, j.name, p.acquisition(j.name, j.publishFlags))
 	if in.ctx.Err() != nil {
 		// Whoever sends another signal now does not want to wait for this.
 		in.stop()
