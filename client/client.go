@@ -130,6 +130,9 @@ func (c *Client) authorize(req *http.Request) error {
 	return nil
 }
 
+// Host is the service's host, and port if its address has one.
+func (c *Client) Host() string { return c.base.Host }
+
 // Close gives idle connections back.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 

@@ -73,7 +73,7 @@ var outcomes = []outcome{
 	{errNotFound, exitNotFound, ""},
 	{client.ErrInvalidRequest, exitUsage, ""},
 	{client.ErrHistoryChanged, exitUnavailable, ""},
-	{client.ErrUnavailable, exitUnavailable, "see the log of the service for what it lacks"},
+	{client.ErrUnavailable, exitUnavailable, "the log of the service says more"},
 	{errUnavailable, exitUnavailable, ""},
 	{fs.ErrPermission, exitFailed, ""},
 	{context.Canceled, exitFailed, ""},
