@@ -63,6 +63,15 @@ func (p *Program) Run(ctx context.Context) int {
 		}
 		err = fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
 	}
+	var several *severalError
+	if errors.As(err, &several) {
+		for _, fault := range several.told {
+			fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(fault))
+		}
+		if several.more > 0 {
+			fmt.Fprintf(p.Stderr, "artifactd: and %d more\n", several.more)
+		}
+	}
 	fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(err))
 	return outcomeOf(err).code
 }

@@ -112,7 +112,7 @@ func folders(t *testing.T, d *instance) {
 	if err := os.Symlink("/etc/hostname", filepath.Join(site, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if r := d.run(exitUsage, "publish", "a.site", site); !strings.Contains(r.stderr, "link is not a regular file") {
+	if r := d.run(exitUsage, "publish", "a.site", site); !strings.Contains(r.stderr, "link is a symbolic link; with --follow-symlinks") {
 		t.Errorf("stderr %q", r.stderr)
 	}
 	// Two files of one name.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"mime"
 	"os"
 	"os/user"
@@ -32,6 +31,7 @@ type publishFlags struct {
 	sourceRevision int64
 	operationID    string
 	name           string // of standard input, in the version
+	follow         bool   // symbolic links
 }
 
 func (p *Program) publishCommand() *cobra.Command {
@@ -40,8 +40,9 @@ func (p *Program) publishCommand() *cobra.Command {
 		Use:   "publish NAME PATH...",
 		Short: "Publish files as the new version of a pointer",
 		Long: `Publish files as the new version of a pointer. A file is named by its base name, a folder's files by
-their paths below it; modes, times and empty folders are not kept, and symbolic links are refused. A lease
-is taken, held while the bytes move and given back if anything fails; readers see all of it or nothing.
+their paths below it; modes, times and empty folders are not kept. Symbolic links below a folder are
+refused; with --follow-symlinks they are published as the files and folders they lead to, as long as those
+are in that folder too. A lease is taken, held while the bytes move and given back if anything fails; readers see all of it or nothing.
 
 A publish that was cut off and is started again moves only what is missing. With --operation-id it
 goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
@@ -62,7 +63,13 @@ before its first byte is sent. --name says what it is called in the version.`,
 	cmd.Flags().Int64Var(&f.sourceRevision, "source-revision", 0, "orders sources: older than what is published is refused")
 	cmd.Flags().StringVar(&f.operationID, "operation-id", "", "UUID of this publish, to repeat it safely")
 	cmd.Flags().StringVar(&f.name, "name", "", "path in the version of what comes from standard input (PATH \"-\")")
+	f.bindFollow(cmd)
 	return p.clientCommand(cmd)
+}
+
+// bindFollow declares the flag that says what becomes of symbolic links.
+func (f *publishFlags) bindFollow(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.follow, "follow-symlinks", false, "publish what symbolic links lead to, where that is in the same folder")
 }
 
 func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f publishFlags) error {
@@ -86,7 +93,7 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 			return err
 		}
 	}
-	g, err := p.gather(cmd.Context(), paths, piped, f.name)
+	g, err := p.gather(cmd.Context(), paths, piped, f)
 	if err != nil {
 		return interruptedPublish(cmd.Context(), err, nothing)
 	}
@@ -155,13 +162,12 @@ func (g *gathered) release() {
 	}
 }
 
-// gather hashes what is to be published, after reading standard input if that is part of it, whose
-// path in the version is name.
-func (p *Program) gather(ctx context.Context, paths []string, piped bool, name string) (_ *gathered, err error) {
+// gather hashes what is to be published, after reading standard input if that is part of it.
+func (p *Program) gather(ctx context.Context, paths []string, piped bool, f publishFlags) (_ *gathered, err error) {
 	var named []namedFile
 	var total, pipedBytes int64
 	if len(paths) > 0 {
-		if named, total, err = walkSources(paths); err != nil {
+		if named, total, err = p.walk(paths, f.follow); err != nil {
 			return nil, err
 		}
 	}
@@ -173,7 +179,7 @@ func (p *Program) gather(ctx context.Context, paths []string, piped bool, name s
 	}()
 	if piped {
 		var src client.Source
-		if src, g.spool, err = p.spool(ctx, name, named); err != nil {
+		if src, g.spool, err = p.spool(ctx, f.name, named); err != nil {
 			return nil, err
 		}
 		g.sources, pipedBytes = append(g.sources, src), src.Size
@@ -342,69 +348,6 @@ func holderOr(given string) string {
 		name += "@" + host
 	}
 	return name
-}
-
-// namedFile is a file of this machine and its path in the version.
-type namedFile struct {
-	file, path string
-	size       int64 // bytes, when it was found
-}
-
-// walkSources finds the files behind the arguments, and how many bytes they have.
-func walkSources(args []string) (files []namedFile, total int64, err error) {
-	origin := map[string]string{}
-	add := func(file, path string, info fs.FileInfo) error {
-		if other, ok := origin[path]; ok {
-			return fmt.Errorf("%w: %s and %s would both be named %s; publish their folder instead", errUsage, legible(other), legible(file), legible(path))
-		}
-		origin[path] = file
-		files = append(files, namedFile{file, path, info.Size()})
-		total += info.Size()
-		return nil
-	}
-	for _, arg := range args {
-		info, err := os.Stat(arg)
-		if err != nil {
-			return nil, 0, err
-		}
-		switch {
-		case info.IsDir():
-			err = walkFolder(arg, add)
-		case !info.Mode().IsRegular():
-			err = fmt.Errorf("%w: %s is not a regular file; write it to one first, so that it can be read again when an upload is repeated", errUsage, legible(arg))
-		default:
-			err = add(arg, filepath.Base(filepath.Clean(arg)), info)
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-	}
-	if len(files) == 0 {
-		return nil, 0, fmt.Errorf("%w: there is no file in %s; a version has at least one", errUsage, legible(strings.Join(args, ", ")))
-	}
-	return files, total, nil
-}
-
-// walkFolder adds every file below dir. What is neither a file nor a folder (a link, a socket) is an
-// error: leaving it out in silence would publish something incomplete.
-func walkFolder(dir string, add func(file, path string, info fs.FileInfo) error) error {
-	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%w: %s is not a regular file; replace it by a copy or take it out of the folder", errUsage, legible(file))
-		}
-		rel, err := filepath.Rel(dir, file)
-		if err != nil {
-			return err
-		}
-		return add(file, filepath.ToSlash(rel), info)
-	})
 }
 
 // hashSources reads every file once, as many at a time as there are processors.

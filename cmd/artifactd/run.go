@@ -63,6 +63,7 @@ command is passed on, a second one kills the command; while it waits for the lea
 	cmd.Flags().DurationVar(&f.grace, "grace", 10*time.Second, "how long the command may take to end when asked to; at most a quarter of --ttl when the lease is lost")
 	cmd.Flags().StringArrayVar(&f.metadata, "metadata", nil, "key=value, or a JSON object; can be repeated")
 	cmd.Flags().Int64Var(&f.sourceRevision, "source-revision", 0, "orders sources: older than what is published is refused")
+	f.bindFollow(cmd)
 	return p.clientCommand(cmd)
 }
 
@@ -155,7 +156,7 @@ func (p *Program) runKept(in *signals, j job, k *client.Keeper) (client.FilesPub
 // publishMade publishes the files that the command made.
 func (p *Program) publishMade(ctx context.Context, j job, k *client.Keeper) (client.FilesPublished, error) {
 	var none client.FilesPublished
-	named, total, err := walkSources(j.files)
+	named, total, err := p.walk(j.files, j.follow)
 	if err != nil {
 		return none, fmt.Errorf("the command succeeded, but what it should have made cannot be published: %w", err)
 	}
