@@ -46,7 +46,8 @@ are in that folder too. A lease is taken, held while the bytes move and given ba
 
 A publish that was cut off and is started again moves only what is missing. With --operation-id it
 goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
-was left.
+was left. Once it has published, the same --operation-id with the same files, metadata and revision answers
+what was published; with others it is refused (exit code 12).
 
 PATH "-" is standard input, which is copied to a temporary file first, since its digest must be known
 before its first byte is sent. --name says what it is called in the version.`,
@@ -86,10 +87,11 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 		return err
 	}
 	defer c.Close()
-	nothing := "nothing was published"
+	nothing, repeated := "nothing was published", false
 	if publication.OperationID != uuid.Nil {
 		nothing += " by this command" // an earlier one with the same id may be on its way
-		if done, err := p.recorded(cmd.Context(), c, name, publication.OperationID); done || err != nil {
+		// What was refused is known before anything is read.
+		if _, repeated, err = c.Recorded(cmd.Context(), name, publication.OperationID); err != nil {
 			return err
 		}
 	}
@@ -104,7 +106,9 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 	if err != nil {
 		return interruptedPublish(cmd.Context(), err, nothing+"; run the same command again: what has arrived is not sent again")
 	}
-	p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
+	if !repeated {
+		p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
+	}
 	return p.printFiles(name, published)
 }
 
@@ -212,38 +216,6 @@ func (p *Program) spool(ctx context.Context, path string, others []namedFile) (c
 	}
 	src.MediaType = mime.TypeByExtension(filepath.Ext(path))
 	return src, spool, nil
-}
-
-// recorded answers a repeated publish from its recorded outcome. One that has none yet may still be
-// under way, but no longer takes effect once a new lease is taken, so going on is safe.
-func (p *Program) recorded(ctx context.Context, c *client.Client, name string, id uuid.UUID) (done bool, err error) {
-	op, err := c.Operation(ctx, id)
-	switch {
-	case errors.Is(err, client.ErrOperationNotFound):
-		return false, nil
-	case err != nil:
-		return true, err
-	case op.Outcome != "published":
-		reason := op.Outcome
-		if op.Reason != nil {
-			reason = *op.Reason
-		}
-		return true, fmt.Errorf("%w (%s) is the recorded outcome of operation %s; take a new --operation-id to try anew", client.ErrPublishRefused, reason, id)
-	}
-	said := func() {
-		p.note("artifactd: operation %s was published before; nothing was sent, and the files were not looked at", id)
-	}
-	for _, v := range op.Versions {
-		if v.Pointer == name {
-			said()
-			return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: v.Version}})
-		}
-	}
-	if len(op.Versions) == 0 && op.Version != nil {
-		said()
-		return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: *op.Version}})
-	}
-	return true, fmt.Errorf("%w: operation %s published something else than %s", client.ErrOperationMismatch, id, name)
 }
 
 func (p *Program) printFiles(name string, published client.FilesPublished) error {
