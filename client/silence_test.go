@@ -60,3 +60,21 @@ func TestSilenceIsToldOnce(t *testing.T) {
 		t.Errorf("told again: %+v", <-told)
 	}
 }
+
+// A service that says for some seconds that it cannot now, and to ask again in one, is waited for: it is the
+// time that bounds the tries, not their number.
+func TestShortPausesDoNotEndTheRetries(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	var answers []http.HandlerFunc
+	for range 10 {
+		answers = append(answers, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "1")
+			refuses(http.StatusServiceUnavailable, "unavailable")(w, r)
+		})
+	}
+	s.on("GET /v1/pointers/a", append(answers, replies(http.StatusOK, types.ResolvedVersion{Version: "1.1"}))...)
+	if v, err := s.client(t).Resolve(t.Context(), "a"); err != nil || v.Version != "1.1" {
+		t.Errorf("%+v, %v after %d tries", v, err, s.count("GET /v1/pointers/a"))
+	}
+}

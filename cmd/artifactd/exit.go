@@ -156,6 +156,10 @@ func complaint(err error) string {
 	if errors.Is(err, context.Canceled) && !strings.Contains(text, ";") {
 		return "interrupted"
 	}
+	var said *wordedError
+	if errors.As(err, &said) && said.whole {
+		return text
+	}
 	if hint := outcomeOf(err).hint; hint != "" && !strings.Contains(text, hint) {
 		text = strings.TrimSuffix(text, ".") + "; " + hint
 	}

@@ -16,7 +16,7 @@ func (p *Program) silent(s client.Silence) {
 func silence(s client.Silence) string {
 	left := "until it answers"
 	if s.Left > 0 {
-		left = "for another " + period(s.Left)
+		left = "for up to " + period(s.Left) + " more"
 	}
 	var problem *client.Problem
 	switch {

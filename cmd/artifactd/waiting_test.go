@@ -54,7 +54,8 @@ func leaseWaits(t *testing.T, d *instance) {
 			command = []string{"--", "true"}
 		}
 		quiet := start(t, append(append(args, "--data", d.data, "-q", "--wait", "1s"), command...)...)
-		if code := <-quiet.code; code != exitLeaseHeld || strings.Count(quiet.stderr.String(), "\n") != 1 || strings.Contains(quiet.stderr.String(), "waiting") {
+		if code := <-quiet.code; code != exitLeaseHeld || strings.Count(quiet.stderr.String(), "\n") != 1 || strings.Contains(quiet.stderr.String(), "waiting") ||
+			!strings.HasPrefix(quiet.stderr.String(), "artifactd: A B still holds the lease after 1s, for another 59m") || !strings.HasSuffix(quiet.stderr.String(), "; wait longer, or end it with `artifactd lease break`\n") {
 			t.Errorf("%s -q: exit code %d, stderr %q", args[0], code, quiet.stderr.String())
 		}
 		s := start(t, append(append(args, "--data", d.data, "--wait", "5m"), command...)...)
@@ -93,9 +94,9 @@ func TestSilence(t *testing.T) {
 		url, says string
 		args      []string
 	}{
-		{"http://" + silent.Addr().String(), "no answer from " + silent.Addr().String() + " yet; waiting for another 1m", []string{"resolve", "a"}},
-		{"http://" + silent.Addr().String(), "no answer from " + silent.Addr().String() + " yet; waiting for another 1m", []string{"publish", "a", file}},
-		{failing.URL, strings.TrimPrefix(failing.URL, "http://") + " cannot do this now: it; is down; trying again for another ", []string{"history", "a"}},
+		{"http://" + silent.Addr().String(), "no answer from " + silent.Addr().String() + " yet; waiting for up to 1m", []string{"resolve", "a"}},
+		{"http://" + silent.Addr().String(), "no answer from " + silent.Addr().String() + " yet; waiting for up to 1m", []string{"publish", "a", file}},
+		{failing.URL, strings.TrimPrefix(failing.URL, "http://") + " cannot do this now: it; is down; trying again for up to ", []string{"history", "a"}},
 	} {
 		t.Run(tc.args[0], func(t *testing.T) {
 			t.Parallel()
@@ -113,11 +114,11 @@ func TestSilence(t *testing.T) {
 // What is said of a silence is true of the call, and nothing is said to who wants to hear of errors alone.
 func TestSilenceInWords(t *testing.T) {
 	for want, s := range map[string]client.Silence{
-		"no connection to h yet; trying for another 5s":            {Host: "h", Left: 5 * time.Second},
-		"no answer from h yet; waiting for another 1m25s":          {Host: "h", Connected: true, Left: 85 * time.Second},
-		"no answer from h yet; waiting until it answers":           {Host: "h", Connected: true},
-		"no answer from h: broken; trying again for another 1m":    {Host: "h", Err: &client.TransportError{Host: "h", Err: errors.New("broken")}, Left: time.Minute},
-		"h cannot do this now: full; trying again for another 40s": {Host: "h", Err: &client.Problem{Detail: "full"}, Left: 40 * time.Second},
+		"no connection to h yet; trying for up to 5s more":            {Host: "h", Left: 5 * time.Second},
+		"no answer from h yet; waiting for up to 1m25s more":          {Host: "h", Connected: true, Left: 85 * time.Second},
+		"no answer from h yet; waiting until it answers":              {Host: "h", Connected: true},
+		"no answer from h: broken; trying again for up to 1m more":    {Host: "h", Err: &client.TransportError{Host: "h", Err: errors.New("broken")}, Left: time.Minute},
+		"h cannot do this now: full; trying again for up to 40s more": {Host: "h", Err: &client.Problem{Detail: "full"}, Left: 40 * time.Second},
 	} {
 		if got := silence(s); got != want {
 			t.Errorf("%q, want %q", got, want)
