@@ -41,13 +41,14 @@ func (p *Program) publishCommand() *cobra.Command {
 		Short: "Publish files as the new version of a pointer",
 		Long: `Publish files as the new version of a pointer. A file is named by its base name, a folder's files by
 their paths below it; modes, times and empty folders are not kept. Symbolic links below a folder are
-refused; with --follow-symlinks they are published as the files and folders they lead to, as long as those
-are in that folder too. A lease is taken, held while the bytes move and given back if anything fails; readers see all of it or nothing.
+refused; with --follow-symlinks they are published as the files and folders they lead to, as long as
+those are in that folder too. A lease is taken, held while the bytes move and given back if anything
+fails; readers see all of it or nothing.
 
 A publish that was cut off and is started again moves only what is missing. With --operation-id it
 goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
-was left. Once it has published, the same --operation-id with the same files, metadata and revision answers
-what was published; with others it is refused (exit code 12).
+was left. Once it has published, the same --operation-id with the same files, metadata and revision
+answers what was published; with others it is refused (exit code 12).
 
 PATH "-" is standard input, which is copied to a temporary file first, since its digest must be known
 before its first byte is sent. --name says what it is called in the version.`,

@@ -194,11 +194,12 @@ func (w *sourceWalk) link(file, in, root string, chain []string) error {
 		w.wrong.add(err)
 		return nil
 	}
-	if within(target, parent) || slices.ContainsFunc(chain, func(c string) bool { return within(target, c) }) {
+	chain = append(slices.Clone(chain), parent)
+	if slices.ContainsFunc(chain, func(c string) bool { return within(target, c) }) {
 		w.fault("%s is a symbolic link to a folder that it is in itself, %s; take it out of the folder", legible(file), legible(target))
 		return nil
 	}
-	return w.below(target, in, root, append(slices.Clone(chain), parent))
+	return w.below(target, in, root, chain)
 }
 
 // realPath is where a name leads, without links.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -143,9 +144,13 @@ func TestRemarksBesideBars(t *testing.T) {
 	b := p.progress("sending", 100<<20, 3)
 	b.add(1 << 20)
 	awaitText(t, shown, "1.0 MiB / 100.0 MiB")
-	b.hold()
 	p.note("a remark")
 	awaitText(t, shown, "a remark\r\n")
+	// What was drawn is erased first: written behind it, the remark would be erased with it.
+	if s := shown.String(); !regexp.MustCompile(`\x1b\[[0-9]*[AJ]a remark`).MatchString(s) || strings.Count(s, "a remark") != 1 {
+		t.Errorf("%q", s)
+	}
+	b.hold()
 	before := len(shown.String())
 	b.add(4 << 20)
 	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(shown.String()[before:], "5.0 MiB / 100.0 MiB"); time.Sleep(5 * time.Millisecond) {
