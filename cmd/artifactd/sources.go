@@ -37,7 +37,7 @@ func (p *Program) walk(args []string, follow bool) (files []namedFile, total int
 		}
 	}
 	err = w.wrong.err(func(n int) string {
-		return fmt.Sprintf("%d files cannot be published as they are; nothing was published", n)
+		return fmt.Sprintf("%d paths cannot be published as they are; nothing was published", n)
 	})
 	if err != nil {
 		return nil, 0, err
@@ -103,7 +103,11 @@ func (w *sourceWalk) add(file, path string, info fs.FileInfo) error {
 		w.fault("%s cannot be published under that name: %s; rename it", legible(shortened(file, 80)), invalid.Detail)
 		return nil
 	}
-	if other, ok := w.origin[path]; ok {
+	switch other, ok := w.origin[path]; {
+	case ok && filepath.Clean(other) == filepath.Clean(file):
+		w.fault("%s is given twice; give it once", legible(file))
+		return nil
+	case ok:
 		w.fault("%s and %s would both be named %s; publish their folder instead", legible(other), legible(file), legible(path))
 		return nil
 	}

@@ -38,7 +38,7 @@ func TestAllFaultsOfATree(t *testing.T) {
 	missing := filepath.Join(dir, "missing")
 	publish := func() []string {
 		t.Helper()
-		r := run(t, nil, "publish", "a", dir, other, missing, "--url", "http://127.0.0.1:1", "--data", t.TempDir())
+		r := run(t, nil, "publish", "a", dir, other, dir+"//good", missing, "--url", "http://127.0.0.1:1", "--data", t.TempDir())
 		if r.code != exitUsage || r.stdout != "" {
 			t.Errorf("exit code %d, stdout %q", r.code, r.stdout)
 		}
@@ -52,10 +52,11 @@ func TestAllFaultsOfATree(t *testing.T) {
 		"/d is a symbolic link; with --follow-symlinks what it leads to is published",
 		"/e is a named pipe, not a regular file; take it out",
 		"would both be named good; publish their folder instead",
+		"/good is given twice; give it once",
 		"missing: no such file or directory",
-		"artifactd: 7 files cannot be published as they are; nothing was published",
+		"artifactd: 8 paths cannot be published as they are; nothing was published",
 	} {
-		if len(lines) != 8 || !strings.HasPrefix(lines[i], "artifactd: ") || !strings.Contains(lines[i], words) || len(lines[i]) > 300 {
+		if len(lines) != 9 || !strings.HasPrefix(lines[i], "artifactd: ") || !strings.Contains(lines[i], words) || len(lines[i]) > 300 {
 			t.Errorf("line %d of %d is not of %q:\n%s", i+1, len(lines), words, strings.Join(lines, "\n"))
 		}
 	}
@@ -63,7 +64,7 @@ func TestAllFaultsOfATree(t *testing.T) {
 		symlink(t, "good", filepath.Join(dir, fmt.Sprintf("e%d", i)))
 	}
 	lines = publish()
-	if n := len(lines); n != mostFaults+2 || lines[n-2] != "artifactd: and 17 more" || !strings.HasPrefix(lines[n-1], "artifactd: 27 files cannot") {
+	if n := len(lines); n != mostFaults+2 || lines[n-2] != "artifactd: and 18 more" || !strings.HasPrefix(lines[n-1], "artifactd: 28 paths cannot") {
 		t.Errorf("lines %q", lines)
 	}
 
