@@ -133,6 +133,9 @@ func (s *Server) identify(ctx context.Context, token string) (*pointer.Caller, e
 		if errors.Is(err, pointer.ErrUnauthenticated) {
 			return nil, &fault{kind: err, detail: err.Error()}
 		}
+		if errors.Is(err, pointer.ErrUnavailable) { // the issuer's address is in the error
+			return nil, &fault{kind: err, detail: "the issuer of the identity token does not give its keys; try again, and look at it if it stays so"}
+		}
 		return found, err
 	}
 	found, err := s.catalogue.Authenticate(ctx, token)

@@ -25,7 +25,7 @@ const readyDeadline = 3 * time.Second
 func (s *Server) GetReadiness(c echo.Context) error {
 	select {
 	case <-s.draining:
-		return errUnavailable // leave this replica out while it shuts down
+		return errDraining // leave this replica out while it shuts down
 	default:
 	}
 	defer bindContext(c, readyDeadline)()

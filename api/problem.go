@@ -37,7 +37,7 @@ var (
 	errNotUploaded       = errors.New("the store has no object for this artifact; send the bytes to its upload URL first")
 	errDigestMismatch    = artifacts.ErrDigestMismatch
 	errSizeMismatch      = artifacts.ErrSizeMismatch
-	errUnavailable       = errors.New("temporarily unavailable; try again")
+	errDraining          = errors.New("the service is shutting down; ask another replica, or this one again in a moment")
 	errInternal          = errors.New("internal error")
 	errLostBytes         = errors.New("bytes of a published file are lost")
 )
@@ -114,13 +114,26 @@ var problemTable = []struct {
 	{errDigestMismatch, problemKind{"digest-mismatch", http.StatusUnprocessableEntity, "The bytes do not match the digest"}},
 	{errSizeMismatch, problemKind{"size-mismatch", http.StatusUnprocessableEntity, "The bytes do not match the size"}},
 	{errTooManyRequests, problemKind{"too-many-requests", http.StatusTooManyRequests, "Too many requests"}},
-	{errUnavailable, kindUnavailable},
+	{errDraining, kindUnavailable},
+	{pointer.ErrUnconfirmed, kindUnavailable},
+	{pointer.ErrStandby, kindUnavailable},
 	{pointer.ErrUnavailable, kindUnavailable},
 	{artifacts.ErrStoreUnavailable, kindUnavailable},
 	{artifacts.ErrStoreFull, kindUnavailable},
 	{artifacts.ErrStoreDenied, kindUnavailable},
 	{context.DeadlineExceeded, kindUnavailable},
 	{context.Canceled, kindUnavailable},
+}
+
+// lacking says what the service lacks when it cannot do its work, and what to look at. The errors
+// themselves may name hosts and addresses, which are not the caller's business.
+var lacking = map[error]string{
+	pointer.ErrUnavailable:        "the database does not answer; try again, and look at Postgres if it stays so",
+	pointer.ErrStandby:            "the database is a standby in recovery: promote it, or connect the service to the primary",
+	pointer.ErrUnconfirmed:        "the object store has not confirmed the epoch lately, and nothing is written without that; try again, and look at the store if it stays so (reads go on)",
+	artifacts.ErrStoreUnavailable: "the object store does not answer; try again, and look at the store if it stays so",
+	context.DeadlineExceeded:      "it took too long, because the database or the object store is slow or does not answer; try again",
+	context.Canceled:              "it was cut off; try again",
 }
 
 // fault is an error of the HTTP layer with the member at fault and a text for people. Unwrap
@@ -161,6 +174,9 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 			continue
 		}
 		p := newProblem(line.problemKind, line.err.Error())
+		if told, ok := lacking[line.err]; ok {
+			p.Detail = told
+		}
 		p.Field = optional(atFault[line.err])
 		if f := (*fault)(nil); errors.As(err, &f) {
 			p.Detail = f.detail
@@ -172,8 +188,6 @@ func problemOf(err error) (p types.Problem, retryAfter time.Duration, unexpected
 			return p, storeRetryAfter, false // what it says helps whoever has to ask an operator
 		}
 		if line.status == http.StatusServiceUnavailable {
-			// The cause may name hosts and addresses, which are not the caller's business.
-			p.Detail = errUnavailable.Error()
 			return p, time.Second, false
 		}
 		if l := (*limitError)(nil); errors.As(err, &l) {

@@ -81,7 +81,9 @@ func TestWaitForANewerVersion(t *testing.T) {
 	eventually(t, "the call is under way", func() bool { return strings.Contains(h.metrics(), "artifactd_http_requests_in_flight 2") })
 	h.server.Drain()
 	(<-answers).want(304)
-	h.admin.do("GET", "/readyz", nil).problem(503, "unavailable")
+	if a := h.admin.do("GET", "/readyz", nil); !strings.Contains(a.problem(503, "unavailable").Detail, "shutting down") {
+		t.Errorf("%s", a.body)
+	}
 	h.admin.do("GET", "/healthz", nil).want(200)
 	h.admin.do("GET", "/v1/pointers/p?wait=x", nil).invalid("wait")
 	h.admin.do("GET", "/v1/pointers/p?wait=-1", nil).invalid("wait")

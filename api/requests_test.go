@@ -357,6 +357,10 @@ func TestADatabaseThatDoesNotAnswer(t *testing.T) {
 				return
 			}
 			defer resp.Body.Close()
+			body, err := io.ReadAll(resp.Body)
+			if err != nil || !strings.Contains(string(body), `"detail":"the database does not answer; `) || strings.Contains(string(body), silent.Addr().String()) {
+				t.Errorf("%s: %s, %v", tc.path, body, err)
+			}
 			if took := time.Since(began); resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" || took > tc.limit+time.Minute {
 				t.Errorf("%s: %s after %s", tc.path, resp.Status, took)
 			}

@@ -42,6 +42,11 @@ type Options struct {
 	// Parallel is the number of small files moved at once; 0 means [DefaultParallel]. Of files, or
 	// parts of them, above a mebibyte it is a quarter of that.
 	Parallel int
+	// Silent, when not nil, is told when a call has had no good answer from the service for some seconds
+	// and goes on: once in the life of the client, and of a [Client.Watch] once for each time. It is
+	// called by a goroutine of its own, and not after the call has returned. Bytes on their way are not
+	// such calls.
+	Silent func(Silence)
 }
 
 // Client talks to one service. It is safe for concurrent use.
@@ -57,7 +62,9 @@ type Client struct {
 	raw           *types.Client
 	stall         time.Duration // see stallLimit
 	// met: the service has answered at least once.
-	met atomic.Bool
+	met         atomic.Bool
+	silent      func(Silence) // may be nil
+	toldSilence atomic.Bool
 }
 
 // New makes a client of the service at baseURL. token is the access token; empty means that only
@@ -68,7 +75,7 @@ func New(baseURL, token string, o Options) (*Client, error) {
 		return nil, fmt.Errorf("the service's address must be an http or https URL, not %q", baseURL)
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	c := &Client{base: base, token: o.Token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient, stall: stallLimit}
+	c := &Client{base: base, token: o.Token, agent: o.UserAgent, parallel: o.Parallel, http: o.HTTPClient, stall: stallLimit, silent: o.Silent}
 	if c.token == nil {
 		c.token = func(context.Context) (string, error) { return token, nil }
 	}
@@ -122,6 +129,9 @@ func (c *Client) authorize(req *http.Request) error {
 	}
 	return nil
 }
+
+// Host is the service's host, and port if its address has one.
+func (c *Client) Host() string { return c.base.Host }
 
 // Close gives idle connections back.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
@@ -178,12 +188,12 @@ func nothing(resp *http.Response, err error) (struct{}, error) {
 }
 
 // get repeats a call that may be repeated and reads its JSON answer.
-func get[T any](ctx context.Context, call func(context.Context) (*http.Response, error)) (T, error) {
-	return retry(ctx, func(ctx context.Context) (T, error) { return answer[T](call(ctx)) })
+func get[T any](ctx context.Context, c *Client, call func(context.Context) (*http.Response, error)) (T, error) {
+	return ask(ctx, c, 0, func(ctx context.Context) (T, error) { return answer[T](call(ctx)) })
 }
 
 // do is get for calls that answer nothing.
-func do(ctx context.Context, call func(context.Context) (*http.Response, error)) error {
-	_, err := retry(ctx, func(ctx context.Context) (struct{}, error) { return nothing(call(ctx)) })
+func do(ctx context.Context, c *Client, call func(context.Context) (*http.Response, error)) error {
+	_, err := ask(ctx, c, 0, func(ctx context.Context) (struct{}, error) { return nothing(call(ctx)) })
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -25,7 +26,7 @@ func (c *Client) Collect(ctx context.Context, in types.GcRequest, progress func(
 		in.WaitSeconds = new(collectWait)
 	}
 	// Not repeated when its answer is lost: there may be a run already.
-	run, err := retryRefused(ctx, func(ctx context.Context) (types.GcRun, error) { return answer[types.GcRun](c.raw.RunGc(ctx, in)) })
+	run, err := askRefused(ctx, c, seconds(*in.WaitSeconds), func(ctx context.Context) (types.GcRun, error) { return answer[types.GcRun](c.raw.RunGc(ctx, in)) })
 	for err == nil && run.State == runStateRunning {
 		if progress != nil {
 			progress(run)
@@ -45,14 +46,18 @@ func (c *Client) CollectRun(ctx context.Context, id uuid.UUID) (types.GcRun, err
 }
 
 func (c *Client) collectRun(ctx context.Context, id uuid.UUID, wait *float64) (types.GcRun, error) {
-	return get[types.GcRun](ctx, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.GetGcRun(ctx, id, &types.GetGcRunParams{Wait: wait})
+	var held time.Duration
+	if wait != nil {
+		held = seconds(*wait)
+	}
+	return ask(ctx, c, held, func(ctx context.Context) (types.GcRun, error) {
+		return answer[types.GcRun](c.raw.GetGcRun(ctx, id, &types.GetGcRunParams{Wait: wait}))
 	})
 }
 
 // CollectRuns answers the last runs, newest first.
 func (c *Client) CollectRuns(ctx context.Context, limit int) ([]types.GcRun, error) {
-	page, err := get[types.GcRunPage](ctx, func(ctx context.Context) (*http.Response, error) {
+	page, err := get[types.GcRunPage](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.ListGcRuns(ctx, &types.ListGcRunsParams{Limit: &limit})
 	})
 	return page.Items, err
@@ -60,13 +65,13 @@ func (c *Client) CollectRuns(ctx context.Context, limit int) ([]types.GcRun, err
 
 // CollectPlan answers what a plan says.
 func (c *Client) CollectPlan(ctx context.Context, id uuid.UUID) (types.GcPlan, error) {
-	return get[types.GcPlan](ctx, func(ctx context.Context) (*http.Response, error) { return c.raw.GetGcPlan(ctx, id) })
+	return get[types.GcPlan](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetGcPlan(ctx, id) })
 }
 
 // CollectPlanItems walks the items of a plan. An error ends the walk.
 func (c *Client) CollectPlanItems(ctx context.Context, id uuid.UUID) iter.Seq2[types.GcPlanItem, error] {
 	return walk(func(cursor *string) ([]types.GcPlanItem, *string, error) {
-		page, err := get[types.GcPlanItemPage](ctx, func(ctx context.Context) (*http.Response, error) {
+		page, err := get[types.GcPlanItemPage](ctx, c, func(ctx context.Context) (*http.Response, error) {
 			limit := pageSize
 			return c.raw.ListGcPlanItems(ctx, id, &types.ListGcPlanItemsParams{Limit: &limit, Cursor: cursor})
 		})
@@ -76,7 +81,7 @@ func (c *Client) CollectPlanItems(ctx context.Context, id uuid.UUID) iter.Seq2[t
 
 // Explain answers what collection makes of one object key, and why.
 func (c *Client) Explain(ctx context.Context, key string) (types.GcExplanation, error) {
-	return get[types.GcExplanation](ctx, func(ctx context.Context) (*http.Response, error) {
+	return get[types.GcExplanation](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.ExplainKey(ctx, &types.ExplainKeyParams{Key: key})
 	})
 }

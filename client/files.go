@@ -25,10 +25,15 @@ type FilesPublished struct {
 // [Client.UploadAll].
 //
 // Called again after it was cut off, it moves only what is missing. When p has an operation id and a
-// has none, it goes on under the lease of the call that was cut off, if that still lives.
+// has none, it goes on under the lease of the call that was cut off, if that still lives. When that call
+// had published, the recorded outcome is answered and nothing is moved; that it published the same files,
+// metadata and revision is checked for as long as its version can be read ([ErrOperationMismatch]).
 func (c *Client) PublishFiles(ctx context.Context, pointer string, files []Source, a AcquireOptions, p Publication, progress func(int64)) (FilesPublished, error) {
 	if len(files) == 0 {
 		return FilesPublished{}, errors.New("there is no file to publish")
+	}
+	if published, done, err := c.repeated(ctx, pointer, files, p); done || err != nil {
+		return FilesPublished{Published: published}, err
 	}
 	lease, err := c.acquireFor(ctx, pointer, a, p.OperationID)
 	if err != nil {

@@ -31,6 +31,9 @@ type AcquireOptions struct {
 	Wait time.Duration
 	// OperationID makes the call repeatable; zero lets the client choose one.
 	OperationID uuid.UUID
+	// Held, when not nil, is told once and at once when somebody else holds the lease and is waited for:
+	// who, and how long that lease has left unless it is renewed.
+	Held func(*Problem)
 }
 
 // longestWait is what the service waits within one call.
@@ -44,13 +47,15 @@ func (c *Client) Acquire(ctx context.Context, pointer string, o AcquireOptions) 
 		return Lease{}, err
 	}
 	until := time.Now().Add(o.Wait)
+	// A call that waits tells nothing until its wait is over, so the first one does not.
+	first := o.Held != nil
 	for {
 		body := types.AcquireRequest{Holder: o.Holder, OperationId: &id}
 		if o.TTL > 0 {
 			ttl := o.TTL.Seconds()
 			body.TtlSeconds = &ttl
 		}
-		if left := min(time.Until(until), longestWait); left > 0 {
+		if left := min(time.Until(until), longestWait); left > 0 && !first {
 			wait := left.Seconds()
 			body.WaitSeconds = &wait
 		}
@@ -60,6 +65,12 @@ func (c *Client) Acquire(ctx context.Context, pointer string, o AcquireOptions) 
 		}
 		if !errors.Is(err, ErrLeaseHeld) || time.Until(until) <= 0 {
 			return lease, err
+		}
+		if first {
+			first = false
+			held, _ := asProblem(err)
+			o.Held(held)
+			continue
 		}
 		if err := pauseAfter(ctx, err, time.Until(until)); err != nil {
 			return Lease{}, err
@@ -81,7 +92,11 @@ func (c *Client) countAfresh(ctx context.Context, l Lease) (Lease, error) {
 }
 
 func (c *Client) acquireOnce(ctx context.Context, pointer string, body types.AcquireRequest) (Lease, error) {
-	return retry(ctx, func(ctx context.Context) (Lease, error) {
+	var held time.Duration
+	if body.WaitSeconds != nil {
+		held = seconds(*body.WaitSeconds)
+	}
+	return ask(ctx, c, held, func(ctx context.Context) (Lease, error) {
 		sent := time.Now()
 		l, err := answer[types.Lease](c.raw.AcquireLease(ctx, pointer, body))
 		return Lease{Lease: l, sent: sent}, err
@@ -106,7 +121,7 @@ func pauseAfter(ctx context.Context, err error, left time.Duration) error {
 
 // Renew gives a lease its whole ttl again. [ErrLeaseLost] is final.
 func (c *Client) Renew(ctx context.Context, l Lease) (Lease, error) {
-	return retry(ctx, func(ctx context.Context) (Lease, error) { return c.renewOnce(ctx, l) })
+	return ask(ctx, c, 0, func(ctx context.Context) (Lease, error) { return c.renewOnce(ctx, l) })
 }
 
 func (c *Client) renewOnce(ctx context.Context, l Lease) (Lease, error) {
@@ -118,17 +133,17 @@ func (c *Client) renewOnce(ctx context.Context, l Lease) (Lease, error) {
 
 // Release ends a lease, whether it still lives or not. A successor's lease is not touched.
 func (c *Client) Release(ctx context.Context, l Lease) error {
-	return do(ctx, func(ctx context.Context) (*http.Response, error) { return c.raw.ReleaseLease(ctx, l.LeaseId) })
+	return do(ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ReleaseLease(ctx, l.LeaseId) })
 }
 
 // LeaseStatus tells of a pointer's live lease without its id.
 func (c *Client) LeaseStatus(ctx context.Context, pointer string) (types.LeaseStatus, error) {
-	return get[types.LeaseStatus](ctx, func(ctx context.Context) (*http.Response, error) { return c.raw.GetPointerLease(ctx, pointer) })
+	return get[types.LeaseStatus](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetPointerLease(ctx, pointer) })
 }
 
 // BreakLease ends the lease that has this token, for good.
 func (c *Client) BreakLease(ctx context.Context, pointer, token string) error {
-	return do(ctx, func(ctx context.Context) (*http.Response, error) {
+	return do(ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.BreakLease(ctx, pointer, types.BreakLeaseRequest{Token: token})
 	})
 }

@@ -179,7 +179,7 @@ func takeParts(hashed <-chan types.Part) []types.Part {
 
 // requestParts asks where parts go; the answer is in their order.
 func (c *Client) requestParts(ctx context.Context, artifact types.Uuid, parts []types.Part) ([]types.PartUpload, error) {
-	answer, err := get[types.PartsResponse](ctx, func(ctx context.Context) (*http.Response, error) {
+	answer, err := get[types.PartsResponse](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.RequestParts(ctx, artifact, types.PartsRequest{Parts: parts})
 	})
 	if err != nil {
@@ -239,8 +239,8 @@ func (u *partsUpload) complete(ctx context.Context, parts []types.Part) error {
 	until := time.Now().Add(proofPatience + time.Duration(u.src.Size/proofPace)*time.Second)
 	for {
 		began := time.Now()
-		_, err := get[types.Artifact](ctx, func(ctx context.Context) (*http.Response, error) {
-			return u.c.raw.CompleteArtifact(ctx, u.artifact, types.CompleteRequest{Parts: parts})
+		_, err := ask(ctx, u.c, proofPatience, func(ctx context.Context) (types.Artifact, error) {
+			return answer[types.Artifact](u.c.raw.CompleteArtifact(ctx, u.artifact, types.CompleteRequest{Parts: parts}))
 		})
 		if errors.Is(err, ErrDigestMismatch) {
 			// What was hashed and what was sent are reads of one file.

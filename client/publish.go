@@ -67,7 +67,7 @@ func (c *Client) Rollback(ctx context.Context, pointer, to, current string, id u
 // Operation answers the recorded outcome of an operation. [ErrOperationNotFound] means that there is
 // none yet: it may still happen (see [Client.Settle]).
 func (c *Client) Operation(ctx context.Context, id uuid.UUID) (types.Operation, error) {
-	return get[types.Operation](ctx, func(ctx context.Context) (*http.Response, error) { return c.raw.GetOperation(ctx, id) })
+	return get[types.Operation](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetOperation(ctx, id) })
 }
 
 // Settle ends an operation for good: it answers its outcome, or makes sure that it never happens
@@ -77,7 +77,7 @@ func (c *Client) Settle(ctx context.Context, id uuid.UUID, pointer string) (type
 	if pointer != "" {
 		body.Pointer = &pointer
 	}
-	return retry(ctx, func(ctx context.Context) (types.Operation, error) {
+	return ask(ctx, c, 0, func(ctx context.Context) (types.Operation, error) {
 		op, err := answer[types.Operation](c.raw.SettleOperation(ctx, id, body))
 		if errors.Is(err, ErrOutcomeUnknown) { // settling is repeatable, unlike what it settles
 			err = &unknownError{err}
@@ -90,7 +90,7 @@ func (c *Client) Settle(ctx context.Context, id uuid.UUID, pointer string) (type
 // has tried for long enough. Every attempt carries the same operation id, so at most one takes effect.
 func (c *Client) decide(ctx context.Context, id uuid.UUID, pointer string, attempt func(context.Context) (types.Published, error)) (types.Published, error) {
 	maybe := false
-	published, err := retry(ctx, func(ctx context.Context) (types.Published, error) {
+	published, err := ask(ctx, c, 0, func(ctx context.Context) (types.Published, error) {
 		v, err := attempt(ctx)
 		if ambiguous(err) {
 			maybe = true

@@ -15,7 +15,7 @@ const pageSize = 1000
 // ([Client.Download]), so that one reader never mixes versions; a version of more than 1,000 files
 // says so (FilesTruncated), and [Client.Files] has the rest.
 func (c *Client) Resolve(ctx context.Context, pointer string) (types.ResolvedVersion, error) {
-	return get[types.ResolvedVersion](ctx, func(ctx context.Context) (*http.Response, error) {
+	return get[types.ResolvedVersion](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.ResolvePointer(ctx, pointer, nil)
 	})
 }
@@ -23,7 +23,7 @@ func (c *Client) Resolve(ctx context.Context, pointer string) (types.ResolvedVer
 // Files walks the files of a version by path. An error ends the walk.
 func (c *Client) Files(ctx context.Context, pointer, version string) iter.Seq2[types.File, error] {
 	return walk(func(cursor *string) ([]types.File, *string, error) {
-		page, err := get[types.FilePage](ctx, func(ctx context.Context) (*http.Response, error) {
+		page, err := get[types.FilePage](ctx, c, func(ctx context.Context) (*http.Response, error) {
 			limit := pageSize
 			return c.raw.ListVersionFiles(ctx, pointer, version, &types.ListVersionFilesParams{Limit: &limit, Cursor: cursor})
 		})
@@ -34,7 +34,7 @@ func (c *Client) Files(ctx context.Context, pointer, version string) iter.Seq2[t
 // History walks a pointer's generations, newest first. An error ends the walk.
 func (c *Client) History(ctx context.Context, pointer string) iter.Seq2[types.Generation, error] {
 	return walk(func(cursor *string) ([]types.Generation, *string, error) {
-		page, err := get[types.GenerationPage](ctx, func(ctx context.Context) (*http.Response, error) {
+		page, err := get[types.GenerationPage](ctx, c, func(ctx context.Context) (*http.Response, error) {
 			return c.raw.ListVersions(ctx, pointer, &types.ListVersionsParams{Cursor: cursor})
 		})
 		return page.Items, page.NextCursor, err
@@ -44,7 +44,7 @@ func (c *Client) History(ctx context.Context, pointer string) iter.Seq2[types.Ge
 // Pointers walks the pointers whose names begin with prefix. An error ends the walk.
 func (c *Client) Pointers(ctx context.Context, prefix string) iter.Seq2[types.PointerItem, error] {
 	return walk(func(cursor *string) ([]types.PointerItem, *string, error) {
-		page, err := get[types.PointerPage](ctx, func(ctx context.Context) (*http.Response, error) {
+		page, err := get[types.PointerPage](ctx, c, func(ctx context.Context) (*http.Response, error) {
 			params := types.ListPointersParams{Cursor: cursor}
 			if prefix != "" {
 				params.Prefix = &prefix
@@ -81,14 +81,14 @@ func walk[T any](page func(cursor *string) ([]T, *string, error)) iter.Seq2[T, e
 
 // PutPointer creates a pointer or changes its settings; members that are nil stay as they are.
 func (c *Client) PutPointer(ctx context.Context, name string, settings types.PutPointerRequest) (types.PointerSettings, error) {
-	return get[types.PointerSettings](ctx, func(ctx context.Context) (*http.Response, error) {
+	return get[types.PointerSettings](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.PutPointer(ctx, name, settings)
 	})
 }
 
 // PointerSettings answers a pointer's settings.
 func (c *Client) PointerSettings(ctx context.Context, name string) (types.PointerSettings, error) {
-	return get[types.PointerSettings](ctx, func(ctx context.Context) (*http.Response, error) {
+	return get[types.PointerSettings](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.GetPointerSettings(ctx, name)
 	})
 }
@@ -101,7 +101,7 @@ func (c *Client) RetirePointer(ctx context.Context, name, currentToken string) e
 	if currentToken != "" {
 		params.CurrentToken = &currentToken
 	}
-	_, err := retryRefused(ctx, func(ctx context.Context) (struct{}, error) { return nothing(c.raw.RetirePointer(ctx, name, &params)) })
+	_, err := askRefused(ctx, c, 0, func(ctx context.Context) (struct{}, error) { return nothing(c.raw.RetirePointer(ctx, name, &params)) })
 	return err
 }
 

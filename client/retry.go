@@ -8,13 +8,13 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Bounds of the retries, together about half a minute of trying: long enough for a restart of the
-// service, short enough that a person does not take it for a hang.
+// Bounds of the retries: half a minute of trying is long enough for a restart of the service, and short
+// enough for whoever was told that it goes on. Time alone bounds them: by their number they would end
+// sooner where the answers are quick, or ask for a short pause.
 const (
-	retryFirst    = 100 * time.Millisecond
-	retryLongest  = 5 * time.Second
-	retryAttempts = 8
-	retryElapsed  = 45 * time.Second
+	retryFirst   = 100 * time.Millisecond
+	retryLongest = 5 * time.Second
+	retryElapsed = 30 * time.Second
 	// A service that never answered this client is more likely misnamed than restarting.
 	retryUnmet = 2 * time.Second
 )
@@ -24,10 +24,10 @@ func retry[T any](ctx context.Context, call func(context.Context) (T, error)) (T
 	return retryWhile(ctx, worthRetrying, call)
 }
 
-// retryRefused repeats a call that is not idempotent, while its error says that nothing was done and
-// that trying again may help.
-func retryRefused[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
-	return retryWhile(ctx, func(err error) bool {
+// askRefused repeats a call that is not idempotent, while its error says that nothing was done and
+// that trying again may help. held is as in ask.
+func askRefused[T any](ctx context.Context, c *Client, held time.Duration, call func(context.Context) (T, error)) (T, error) {
+	return askWhile(ctx, c, held, func(err error) bool {
 		return (errors.Is(err, ErrHistoryChanged) || errors.Is(err, ErrTooManyRequests)) && worthRetrying(err)
 	}, call)
 }
@@ -48,7 +48,7 @@ func retryWhile[T any](ctx context.Context, worth func(error) bool, call func(co
 			return v, &askedToWait{problem: p, after: backoff.RetryAfterError{Duration: min(p.RetryAfter, retryLongest)}}
 		}
 		return v, err
-	}, backoff.WithBackOff(newBackOff()), backoff.WithMaxTries(retryAttempts), backoff.WithMaxElapsedTime(retryElapsed))
+	}, backoff.WithBackOff(newBackOff()), backoff.WithMaxElapsedTime(retryElapsed))
 	// When the context ends during a pause, the last answer says more than "context canceled".
 	if err != nil && last != nil && ctx.Err() != nil && !errors.Is(err, last) {
 		err = errors.Join(context.Cause(ctx), last)

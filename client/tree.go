@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -282,13 +281,13 @@ func (c *Client) completeMany(ctx context.Context, l Lease, batch []stagedSource
 	for i, f := range batch {
 		body.ArtifactIds[i] = f.ArtifactId
 	}
-	answer, err := get[types.CompleteManyResponse](ctx, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.CompleteLease(ctx, l.LeaseId, body)
+	done, err := ask(ctx, c, proofTime, func(ctx context.Context) (types.CompleteManyResponse, error) {
+		return answer[types.CompleteManyResponse](c.raw.CompleteLease(ctx, l.LeaseId, body))
 	})
-	if err == nil && len(answer.Items) != len(batch) {
-		err = fmt.Errorf("the service answered for %d artifacts of %d", len(answer.Items), len(batch))
+	if err == nil && len(done.Items) != len(batch) {
+		err = fmt.Errorf("the service answered for %d artifacts of %d", len(done.Items), len(batch))
 	}
-	return answer.Items, err
+	return done.Items, err
 }
 
 // sameService reports whether a URL from an answer is the service's own.

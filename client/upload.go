@@ -43,7 +43,7 @@ func (c *Client) stageFiles(ctx context.Context, l Lease, files []Source, bulk b
 			body.Files[i].MediaType = &files[i].MediaType
 		}
 	}
-	staged, err := get[types.StageResponse](ctx, func(ctx context.Context) (*http.Response, error) {
+	staged, err := get[types.StageResponse](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.StageFiles(ctx, l.LeaseId, params, body)
 	})
 	if err == nil && len(staged.Files) != len(files) {
@@ -112,8 +112,8 @@ func (c *Client) upload(ctx context.Context, s types.StagedFile, src Source, pro
 	if err != nil || c.own(target) {
 		return src.Size, err // the service proved them on their way
 	}
-	_, err = get[types.Artifact](ctx, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.CompleteArtifact(ctx, s.ArtifactId, types.CompleteRequest{})
+	_, err = ask(ctx, c, proofTime, func(ctx context.Context) (types.Artifact, error) {
+		return answer[types.Artifact](c.raw.CompleteArtifact(ctx, s.ArtifactId, types.CompleteRequest{}))
 	})
 	return src.Size, err
 }

@@ -86,10 +86,24 @@ type watch struct {
 // when one breaks off.
 func (w *watch) next(ctx context.Context) ([]types.ResolvedVersion, error) {
 	pause := watchFirst
+	listening := w.listen()
+	defer func() { listening.stop() }()
 	for {
-		versions, err := w.poll(ctx)
+		var versions []types.ResolvedVersion
+		var err error
+		listening.attempt(ctx, func(ctx context.Context) error {
+			versions, err = w.poll(ctx)
+			return err
+		})
+		if err == nil { // the silence is over, and the next one is told again
+			listening.stop()
+			w.client.toldSilence.Store(false)
+		}
 		if len(versions) > 0 {
 			return versions, nil
+		}
+		if err == nil {
+			listening = w.listen()
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -110,6 +124,13 @@ func (w *watch) next(ctx context.Context) ([]types.ResolvedVersion, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// listen counts the silence of a watch. A service that answered once is tried for as long as it takes.
+func (w *watch) listen() *listener {
+	l := w.client.listen(watchWait)
+	l.endless = w.client.met.Load()
+	return l
 }
 
 // poll makes one call, which the service holds until there is something new, and answers what to give
@@ -186,7 +207,7 @@ func (w *watch) between(ctx context.Context, now version) ([]types.ResolvedVersi
 
 // Version answers one version, for as long as it is kept.
 func (c *Client) Version(ctx context.Context, pointer, version string) (types.ResolvedVersion, error) {
-	return get[types.ResolvedVersion](ctx, func(ctx context.Context) (*http.Response, error) {
+	return get[types.ResolvedVersion](ctx, c, func(ctx context.Context) (*http.Response, error) {
 		return c.raw.GetVersion(ctx, pointer, version)
 	})
 }

@@ -30,6 +30,7 @@ const (
 	FaultMissing = "missing"      // no object has the key
 	FaultSize    = "wrong-size"   // the object has another size
 	FaultDigest  = "wrong-digest" // its bytes do not hash to the artifact's digest
+	FaultSuspect = "suspect"      // it was missing or wrong before, and nobody has read it back since
 )
 
 // Problem is one stored artifact whose object is not what its row says.
@@ -61,12 +62,13 @@ type VerifyReport struct {
 	Missing    int64     `json:"missing"`       // objects that are gone
 	WrongSize  int64     `json:"wrong_size"`    // objects
 	WrongHash  int64     `json:"wrong_digest"`  // objects; without Deep only where the store tells its own SHA-256
+	Suspect    int64     `json:"suspect"`       // objects that were missing or wrong before, and look right; only Deep can tell
 	Recovered  int64     `json:"recovered"`     // were missing or wrong before, and read back whole; only Deep finds them
 	Last       uuid.UUID `json:"last_artifact"` // everything up to it was looked at
 }
 
 // Wrong is the number of problems.
-func (r *VerifyReport) Wrong() int64 { return r.Missing + r.WrongSize + r.WrongHash }
+func (r *VerifyReport) Wrong() int64 { return r.Missing + r.WrongSize + r.WrongHash + r.Suspect }
 
 // VerifyStore is what a [Verifier] needs of the object store.
 type VerifyStore interface{ artifacts.BlobReader }
@@ -142,12 +144,17 @@ func (v *Verifier) page(ctx context.Context, o VerifyOptions, page []stored, rep
 		return fmt.Errorf("verify: %w", err)
 	}
 	var wrong, found []uuid.UUID
-	for _, s := range page {
-		switch {
-		case s.Fault != "":
+	for i := range page {
+		s := &page[i]
+		if s.Fault == "" && s.marked {
+			if o.Deep {
+				found = append(found, s.ArtifactID)
+				continue
+			}
+			s.Fault = FaultSuspect // what it looks like proves nothing about its bytes
+		}
+		if s.Fault != "" {
 			wrong = append(wrong, s.ArtifactID)
-		case s.marked && o.Deep:
-			found = append(found, s.ArtifactID)
 		}
 	}
 	still, err := v.markMissing(ctx, wrong)
@@ -180,6 +187,8 @@ func (r *VerifyReport) count(s stored, still map[uuid.UUID]bool, found func(Prob
 		r.WrongSize++
 	case FaultDigest:
 		r.WrongHash++
+	case FaultSuspect:
+		r.Suspect++
 	}
 	if found != nil {
 		found(s.Problem)

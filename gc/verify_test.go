@@ -69,6 +69,10 @@ func TestVerifyFindsWhatIsLost(t *testing.T) {
 		if r.Missing != 1 || r.WrongSize != 1 || r.WrongHash != 1 || faults[altered] != "p wrong-digest" || r.Bytes != 28 {
 			t.Errorf("deep: %+v, %v", r, faults)
 		}
+		// Bytes that were read and are wrong look right to whoever does not read them.
+		if r, faults := s.verify(gc.VerifyOptions{}); r.Wrong() != 3 || faults[altered] == "" {
+			t.Errorf("not deep, after it: %+v, %v", r, faults)
+		}
 		s.exec(`UPDATE artifactd.pointer SET lease_expires_at = clock_timestamp()`)
 		s.version("p", bodies...) // uploads what is not adopted
 		s.collect()
@@ -90,11 +94,14 @@ func TestVerifyFindsWhatCameBack(t *testing.T) {
 	s.verify(gc.VerifyOptions{})
 	s.put(s.key(a), "restored", nil)
 	const missing = `SELECT count(*) FROM artifactd.artifact WHERE missing_at IS NOT NULL`
-	if r, faults := s.verify(gc.VerifyOptions{}); r.Recovered != 0 || len(faults) != 0 || s.number(missing) != 1 {
+	if r, faults := s.verify(gc.VerifyOptions{}); r.Recovered != 0 || r.Suspect != 1 || faults[s.key(a)] != "p suspect" || s.number(missing) != 1 {
 		t.Errorf("by size alone: %+v, %v", r, faults)
 	}
-	if r, _ := s.verify(gc.VerifyOptions{Deep: true}); r.Recovered != 1 || s.number(missing) != 0 {
-		t.Errorf("deep: %+v", r)
+	if r, faults := s.verify(gc.VerifyOptions{Deep: true}); r.Recovered != 1 || r.Suspect != 0 || len(faults) != 0 || s.number(missing) != 0 {
+		t.Errorf("deep: %+v, %v", r, faults)
+	}
+	if r, faults := s.verify(gc.VerifyOptions{}); r.Suspect != 0 || len(faults) != 0 {
+		t.Errorf("after it was read back: %+v, %v", r, faults)
 	}
 }
 

@@ -126,7 +126,7 @@ func (c *Catalogue) Ready(ctx context.Context) error {
 		return readFault(err)
 	}
 	if recovering {
-		return errInRecovery
+		return ErrStandby
 	}
 	return nil
 }

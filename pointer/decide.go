@@ -10,8 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-var errInRecovery = fmt.Errorf("%w: this server is a standby in recovery; only the primary may answer", ErrUnavailable)
-
 // errUnknown marks a call whose commit may or may not have happened.
 var errUnknown = errors.New("the database did not tell whether it committed")
 
@@ -58,7 +56,7 @@ func (c *Catalogue) repeat(ctx context.Context, confirm, call func(context.Conte
 			return err
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return readFault(ctx.Err())
 		}
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -68,7 +66,7 @@ func (c *Catalogue) decideOnce(ctx context.Context, confirm, call func(context.C
 	conn, err := c.pool.Acquire(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return readFault(ctx.Err())
 		}
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}

@@ -23,6 +23,11 @@ var (
 	// ErrUnavailable wraps faults of the database or of the way to it. Nothing was decided, or,
 	// for calls that only read, the answer is not known.
 	ErrUnavailable = errors.New("database unavailable")
+	// ErrStandby is a case of ErrUnavailable that does not pass by itself.
+	ErrStandby = fmt.Errorf("%w: this server is a standby in recovery; only the primary may answer", ErrUnavailable)
+	// ErrUnconfirmed says that the bucket has not confirmed the epoch lately: nothing is written, reads go
+	// on. It is what Confirm of [Options] answers then.
+	ErrUnconfirmed = errors.New("the epoch is not confirmed")
 	// ErrHistoryChanged: see [HistoryChangedError].
 	ErrHistoryChanged = errors.New("the database's history may have changed")
 )

@@ -309,7 +309,7 @@ func (b *headBatcher) get(ctx context.Context, name string) (head, error) {
 	case <-r.done:
 		return r.head, r.err
 	case <-ctx.Done():
-		return head{}, ctx.Err()
+		return head{}, readFault(ctx.Err())
 	}
 }
 
@@ -367,7 +367,7 @@ func queryHeads(ctx context.Context, pool *pgxpool.Pool, names []string) (map[st
 			return nil, err
 		}
 		if recovering {
-			return nil, errInRecovery
+			return nil, ErrStandby
 		}
 		if id != nil {
 			h.id, h.token = *id, Token{*epoch, *generation}

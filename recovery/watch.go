@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -123,14 +124,19 @@ func (e *unconfirmed) Error() string {
 	return fmt.Sprintf("the bucket did not confirm the epoch within %s: %v", e.within, e.fault)
 }
 
-// Is makes it a case of [pointer.ErrUnavailable].
-func (e *unconfirmed) Is(target error) bool { return target == pointer.ErrUnavailable }
+// Is makes it a case of [pointer.ErrUnconfirmed], and of [pointer.ErrUnavailable].
+func (e *unconfirmed) Is(target error) bool {
+	return target == pointer.ErrUnconfirmed || target == pointer.ErrUnavailable
+}
 
-// Sign says why no write is admitted at this moment; empty when they are.
+// Sign says why no write is admitted at this moment, and what to look at; empty when they are.
 func (w *Watch) Sign() string {
 	_, err := w.Confirm()
-	if err == nil {
+	switch {
+	case err == nil:
 		return ""
+	case errors.Is(err, pointer.ErrUnconfirmed):
+		return err.Error() + "; nothing is written until it does: look at the object store and at the service's --s3-… settings, `artifactd doctor` tries both"
 	}
 	return err.Error()
 }

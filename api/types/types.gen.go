@@ -405,7 +405,7 @@ type GenerationPage struct {
 
 // Health Example: {"status":"ok"}
 type Health struct {
-	// Detail Why no write is admitted.
+	// Detail Why no write is admitted, and what to look at.
 	Detail *string `json:"detail,omitempty"`
 
 	// Status `ok`; of readiness `ready`, or `read-only` while no write is admitted.

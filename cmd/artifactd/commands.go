@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"iter"
 	"strings"
 	"time"
@@ -158,15 +159,29 @@ func (p *Program) leaseCommand() *cobra.Command {
 func (p *Program) healthCommand() *cobra.Command {
 	return p.clientCommand(&cobra.Command{
 		Use: "health", Short: "Ask the service whether it is ready", Args: cobra.NoArgs,
+		Long: `Ask the service whether it is ready: "ready", or "read-only" with what it lacks while nothing can be
+written, for example because its object store does not answer (exit code 0: reads go on). When its
+database does not answer, or nothing does within 10 seconds, the exit code is 14.`,
 		RunE: p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+			silent := &client.TransportError{Host: c.Host(), Err: fmt.Errorf("nothing came within %s", healthPatience)}
+			ctx, cancel := context.WithTimeoutCause(ctx, healthPatience, silent)
+			defer cancel()
 			h, err := c.Ready(ctx)
 			if err != nil {
 				return err
 			}
-			return p.print(h, func(t *table) { t.row(h.Status) })
+			return p.print(h, func(t *table) {
+				if t.row(h.Status); h.Detail != nil {
+					t.row(*h.Detail)
+				}
+			})
 		}),
 	})
 }
+
+// healthPatience is how long a service may take to say how it is: longer than it waits for its own
+// database, shorter than a monitor or a person does.
+const healthPatience = 10 * time.Second
 
 // collect takes the first limit items of a walk; 0 takes all.
 func collect[T any](walk iter.Seq2[T, error], limit int) ([]T, error) {

@@ -73,7 +73,7 @@ var outcomes = []outcome{
 	{errNotFound, exitNotFound, ""},
 	{client.ErrInvalidRequest, exitUsage, ""},
 	{client.ErrHistoryChanged, exitUnavailable, ""},
-	{client.ErrUnavailable, exitUnavailable, "see the log of the service for what it lacks"},
+	{client.ErrUnavailable, exitUnavailable, "the log of the service says more"},
 	{errUnavailable, exitUnavailable, ""},
 	{fs.ErrPermission, exitFailed, ""},
 	{context.Canceled, exitFailed, ""},
@@ -155,6 +155,10 @@ func complaint(err error) string {
 	text = strings.ReplaceAll(text, ": "+errUsage.Error()+": ", ": ")
 	if errors.Is(err, context.Canceled) && !strings.Contains(text, ";") {
 		return "interrupted"
+	}
+	var said *wordedError
+	if errors.As(err, &said) && said.whole {
+		return text
 	}
 	if hint := outcomeOf(err).hint; hint != "" && !strings.Contains(text, hint) {
 		text = strings.TrimSuffix(text, ".") + "; " + hint

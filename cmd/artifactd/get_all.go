@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,8 +54,10 @@ func getStaged(ctx context.Context, c *client.Client, files []types.File, root *
 		}
 	}()
 	fold := foldsCase(root, staging)
-	if one, other, ok := sameButForCase(files); ok && fold {
-		return nil, fmt.Errorf("%q and %q differ only in upper and lower case, which %s does not keep apart; choose a place that does, or get them one by one with -O", one, other, dir)
+	if fold {
+		if err := oneInCase(files, dir); err != nil {
+			return nil, err
+		}
 	}
 	if mirrored {
 		m = newMirror(root, files, fold)
@@ -128,17 +131,31 @@ func isThere(ctx context.Context, root *os.Root, f types.File) (bool, error) {
 	return err == nil && digest == f.Digest, nil
 }
 
-// sameButForCase finds two paths that are one where case is not told apart.
-func sameButForCase(files []types.File) (one, other string, found bool) {
-	seen := make(map[string]string, len(files))
-	for _, f := range files {
-		folded := foldedPath(f.Path)
-		if first, ok := seen[folded]; ok {
-			return first, f.Path, true
-		}
-		seen[folded] = f.Path
+// oneInCase refuses the files that would be one in dir, where case is not told apart.
+func oneInCase(files []types.File, dir string) error {
+	var all faults
+	for one, other := range sameButForCase(files, func(f types.File) string { return f.Path }) {
+		all.add(fmt.Errorf("%q and %q differ only in upper and lower case, which %s does not keep apart; choose a place that does, or get them one by one with -O", one, other, dir))
 	}
-	return "", "", false
+	return all.err(func(n int) string {
+		return fmt.Sprintf("%d files cannot be told apart in %s; nothing was written", n, dir)
+	})
+}
+
+// sameButForCase walks the pairs of paths that are one where case is not told apart: of several, each
+// with the first.
+func sameButForCase[T any](files []T, path func(T) string) iter.Seq2[string, string] {
+	return func(yield func(one, other string) bool) {
+		seen := make(map[string]string, len(files))
+		for _, f := range files {
+			folded := foldedPath(path(f))
+			if first, ok := seen[folded]; !ok {
+				seen[folded] = path(f)
+			} else if !yield(first, path(f)) {
+				return
+			}
+		}
+	}
 }
 
 // foldedPath is the same for paths that differ only in case.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,7 @@ type Program struct {
 	quiet  bool
 
 	progressEvery time.Duration // see there; 0 outside of tests
+	shown         atomic.Pointer[bar]
 	remote        remote
 }
 
@@ -62,6 +64,15 @@ func (p *Program) Run(ctx context.Context) int {
 			err = fmt.Errorf("%w: %w", errUsage, err)
 		}
 		err = fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())
+	}
+	var several *severalError
+	if errors.As(err, &several) {
+		for _, fault := range several.told {
+			fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(fault))
+		}
+		if several.more > 0 {
+			fmt.Fprintf(p.Stderr, "artifactd: and %d more\n", several.more)
+		}
 	}
 	fmt.Fprintf(p.Stderr, "artifactd: %s\n", complaint(err))
 	return outcomeOf(err).code
@@ -157,7 +168,7 @@ func (p *Program) client() (*client.Client, error) {
 	if p.remote.url == "" {
 		return nil, fmt.Errorf("%w: no service given and no %s found in %s; start one with `artifactd dev`, or give --url and --token (ARTIFACTD_URL, ARTIFACTD_TOKEN)", errUsage, clientEnvName, p.data)
 	}
-	o := client.Options{UserAgent: "artifactd/" + version}
+	o := client.Options{UserAgent: "artifactd/" + version, Silent: p.silent}
 	var err error
 	if o.Token, err = p.tokenSource(); err == nil {
 		o.RootCAs, err = p.authorities()
@@ -221,7 +232,11 @@ func (p *Program) note(format string, args ...any) {
 	if p.quiet {
 		return
 	}
-	fmt.Fprintf(p.Stderr, strings.TrimRight(format, "\n")+"\n", args...)
+	line := fmt.Sprintf(strings.TrimRight(format, "\n")+"\n", args...)
+	if p.shown.Load().above(line) {
+		return
+	}
+	fmt.Fprint(p.Stderr, line)
 }
 
 // stamp is a time as the tables show it.

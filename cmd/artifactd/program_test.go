@@ -41,6 +41,7 @@ func TestProgram(t *testing.T) {
 	t.Run("stale worker", func(t *testing.T) { staleWorker(t, d) })
 	t.Run("operation ids", func(t *testing.T) { operationIDs(t, d) })
 	t.Run("rollback and retire", func(t *testing.T) { rollbackAndRetire(t, d) })
+	t.Run("waits for a lease", func(t *testing.T) { leaseWaits(t, d) })
 	t.Run("full disk", func(t *testing.T) { fullDisk(t, d) })
 	t.Run("access tokens", func(t *testing.T) { accessTokens(t, d) })
 }
@@ -111,7 +112,7 @@ func folders(t *testing.T, d *instance) {
 	if err := os.Symlink("/etc/hostname", filepath.Join(site, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if r := d.run(exitUsage, "publish", "a.site", site); !strings.Contains(r.stderr, "link is not a regular file") {
+	if r := d.run(exitUsage, "publish", "a.site", site); !strings.Contains(r.stderr, "link is a symbolic link; with --follow-symlinks") {
 		t.Errorf("stderr %q", r.stderr)
 	}
 	// Two files of one name.
@@ -333,9 +334,25 @@ func operationIDs(t *testing.T, d *instance) {
 	first := decode[types.Published](t, d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json"))
 	r := d.run(exitDone, "publish", "a.op", file, "--operation-id", id, "-o", "json")
 	again := decode[types.Published](t, r)
-	// Whoever gives the id with other files has to see that it was not these that were published.
-	if !strings.Contains(r.stderr, "the files were not looked at") {
+	if r.stderr != "" {
 		t.Errorf("stderr %q", r.stderr)
+	}
+	// Whoever gives the id with another request has to see that it was not this that was published.
+	other, more := writeFile(t, filepath.Join(t.TempDir(), "f"), []byte("y")), writeFile(t, filepath.Join(dir, "g"), nil)
+	for _, tc := range []struct {
+		says string
+		args []string
+	}{
+		{`a.op 1.1 with other files: "f" differs; nothing was changed; take a new --operation-id`, []string{other}},
+		{`a.op 1.1 with other files: it has no "g"; nothing`, []string{file, more}},
+		{`a.op 1.1 with other files: it has "f", too, and 1 more; nothing`, []string{more}},
+		{"a.op 1.1 with other metadata; nothing", []string{file, "--metadata", "a=b"}},
+		{"a.op 1.1 with another source revision; nothing", []string{file, "--source-revision", "0"}},
+	} {
+		r := d.run(exitLeaseLost, append(append([]string{"publish", "a.op"}, tc.args...), "--operation-id", id)...)
+		if !strings.HasPrefix(r.stderr, "artifactd: operation-mismatch: operation "+id+" published ") || !strings.Contains(r.stderr, tc.says) || strings.Count(r.stderr, "\n") != 1 || r.stdout != "" {
+			t.Errorf("stdout %q, stderr %q", r.stdout, r.stderr)
+		}
 	}
 	if first != again {
 		t.Errorf("first %+v, again %+v", first, again)
@@ -344,7 +361,9 @@ func operationIDs(t *testing.T, d *instance) {
 		t.Errorf("history %s", r.stdout)
 	}
 	d.run(exitDone, "pointer", "create", "a.op2")
-	d.run(exitLeaseLost, "publish", "a.op2", file, "--operation-id", id)
+	if r := d.run(exitLeaseLost, "publish", "a.op2", file, "--operation-id", id); !strings.Contains(r.stderr, "published something else than a.op2; nothing was changed") {
+		t.Errorf("stderr %q", r.stderr)
+	}
 	// A refusal is recorded too.
 	id = uuid.NewString()
 	d.run(exitDone, "publish", "a.op", file, "--source-revision", "5")
@@ -352,6 +371,14 @@ func operationIDs(t *testing.T, d *instance) {
 		if r := d.run(exitLeaseLost, "publish", "a.op", file, "--source-revision", "4", "--operation-id", id); !strings.Contains(r.stderr, "source-stale") {
 			t.Errorf("stderr %q", r.stderr)
 		}
+	}
+	// All that a publish can say, said again.
+	id = uuid.NewString()
+	whole := []string{"publish", "a.op", dir, "--source-revision", "6", "--metadata", `{"n": 1.50, "s": "<"}`, "--operation-id", id, "-o", "json"}
+	one := decode[types.Published](t, d.run(exitDone, whole...))
+	whole[6] = `{"s":"\u003c","n":1.50}`
+	if r := d.run(exitDone, whole...); decode[types.Published](t, r) != one || r.stderr != "" {
+		t.Errorf("first %+v, again %s, stderr %q", one, r.stdout, r.stderr)
 	}
 	for _, args := range [][]string{{"publish", "a.op", file}, {"run", "a.op", "--file", file}} {
 		args = append(args, "--source-revision", "4", "--data", d.data)

@@ -34,6 +34,7 @@ type bar struct {
 	done  int64
 	files int
 	began time.Time
+	held  bool // nothing moves, and nothing is shown
 
 	container *mpb.Progress // nil unless there is a terminal
 	current   *mpb.Bar
@@ -62,31 +63,64 @@ func (p *Program) progress(what string, total int64, files int) *bar {
 		b.ended.Go(func() { b.tell(every, over) })
 	}
 	b.next(what, total, files)
+	p.shown.Store(b)
 	return b
+}
+
+// above writes a line above the bars, and reports whether there are any.
+func (b *bar) above(line string) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.container == nil {
+		return false
+	}
+	_, _ = io.WriteString(b.container, line) // to the terminal, as the bars
+	return true
+}
+
+// hold shows nothing until more bytes have moved: the work waits for something else.
+func (b *bar) hold() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held = true
+	if b.current != nil {
+		b.current.Abort(true)
+		b.current = nil
+	}
 }
 
 // next replaces the bar by one for the next part of the work.
 func (b *bar) next(what string, total int64, files int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.what, b.total, b.files, b.done, b.began = what, total, files, 0, time.Now()
+	b.what, b.total, b.files, b.done = what, total, files, 0
 	b.filesDone.Store(0)
+	b.begin()
+}
+
+// begin shows the part of the work that is next.
+func (b *bar) begin() {
+	b.held, b.began = false, time.Now()
 	if b.container == nil {
 		return
 	}
 	if b.current != nil {
 		b.current.Abort(true)
 	}
+	files := b.files // the terminal is drawn without the lock
 	counted := func(decor.Statistics) string {
 		if files == 1 {
 			return ""
 		}
 		return fmt.Sprintf("  %d of %d files", b.filesDone.Load(), files)
 	}
-	b.current = b.container.AddBar(total,
+	b.current = b.container.AddBar(b.total,
 		mpb.BarPriority(1<<20), // below those of single files
 		mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(decor.Name(what, decor.WC{W: 10, C: decor.DindentRight}), decor.CountersKibiByte("% .1f / % .1f"), decor.Any(counted)),
+		mpb.PrependDecorators(decor.Name(b.what, decor.WC{W: 10, C: decor.DindentRight}), decor.CountersKibiByte("% .1f / % .1f"), decor.Any(counted)),
 		mpb.AppendDecorators(decor.Percentage(decor.WC{W: 6}), decor.AverageSpeed(decor.SizeB1024(0), "  % .1f"),
 			decor.OnComplete(decor.AverageETA(decor.ET_STYLE_GO, decor.WC{W: 8}), ""), decor.Name(" left")),
 	)
@@ -96,6 +130,9 @@ func (b *bar) next(what string, total int64, files int) {
 func (b *bar) add(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.held {
+		b.begin()
+	}
 	b.done = max(0, b.done+n)
 	if b.current != nil {
 		b.current.SetCurrent(b.done)
@@ -169,15 +206,21 @@ func (b *bar) tell(every time.Duration, over <-chan struct{}) {
 		case <-over:
 			return
 		case now := <-ticks.C:
-			fmt.Fprintln(b.lines, b.line(now))
+			if line := b.line(now); line != "" {
+				fmt.Fprintln(b.lines, line)
+			}
 		}
 	}
 }
 
-// line says how far the work is, how fast, and how long it takes from here at that rate.
+// line says how far the work is, how fast, and how long it takes from here at that rate; nothing while
+// it waits for something else.
 func (b *bar) line(now time.Time) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.held {
+		return ""
+	}
 	line := fmt.Sprintf("artifactd: %s: %s of %s (%d %%)", b.what, size(b.done), size(b.total), b.done*100/max(1, b.total))
 	if b.files > 1 {
 		line += fmt.Sprintf(", %d of %d files", b.filesDone.Load(), b.files)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"mime"
 	"os"
 	"os/user"
@@ -32,6 +31,7 @@ type publishFlags struct {
 	sourceRevision int64
 	operationID    string
 	name           string // of standard input, in the version
+	follow         bool   // symbolic links
 }
 
 func (p *Program) publishCommand() *cobra.Command {
@@ -40,12 +40,15 @@ func (p *Program) publishCommand() *cobra.Command {
 		Use:   "publish NAME PATH...",
 		Short: "Publish files as the new version of a pointer",
 		Long: `Publish files as the new version of a pointer. A file is named by its base name, a folder's files by
-their paths below it; modes, times and empty folders are not kept, and symbolic links are refused. A lease
-is taken, held while the bytes move and given back if anything fails; readers see all of it or nothing.
+their paths below it; modes, times and empty folders are not kept. Symbolic links below a folder are
+refused; with --follow-symlinks they are published as the files and folders they lead to, as long as
+those are in that folder too. A lease is taken, held while the bytes move and given back if anything
+fails; readers see all of it or nothing.
 
 A publish that was cut off and is started again moves only what is missing. With --operation-id it
 goes on under the lease it had; without, it waits for that lease to end (see --wait) and adopts what
-was left.
+was left. Once it has published, the same --operation-id with the same files, metadata and revision
+answers what was published; with others it is refused (exit code 12).
 
 PATH "-" is standard input, which is copied to a temporary file first, since its digest must be known
 before its first byte is sent. --name says what it is called in the version.`,
@@ -62,7 +65,13 @@ before its first byte is sent. --name says what it is called in the version.`,
 	cmd.Flags().Int64Var(&f.sourceRevision, "source-revision", 0, "orders sources: older than what is published is refused")
 	cmd.Flags().StringVar(&f.operationID, "operation-id", "", "UUID of this publish, to repeat it safely")
 	cmd.Flags().StringVar(&f.name, "name", "", "path in the version of what comes from standard input (PATH \"-\")")
+	f.bindFollow(cmd)
 	return p.clientCommand(cmd)
+}
+
+// bindFollow declares the flag that says what becomes of symbolic links.
+func (f *publishFlags) bindFollow(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.follow, "follow-symlinks", false, "publish what symbolic links lead to, where that is in the same folder")
 }
 
 func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f publishFlags) error {
@@ -79,26 +88,38 @@ func (p *Program) publish(cmd *cobra.Command, name string, paths []string, f pub
 		return err
 	}
 	defer c.Close()
-	nothing := "nothing was published"
+	nothing, repeated := "nothing was published", false
 	if publication.OperationID != uuid.Nil {
 		nothing += " by this command" // an earlier one with the same id may be on its way
-		if done, err := p.recorded(cmd.Context(), c, name, publication.OperationID); done || err != nil {
+		// What was refused is known before anything is read.
+		if _, repeated, err = c.Recorded(cmd.Context(), name, publication.OperationID); err != nil {
 			return err
 		}
 	}
-	g, err := p.gather(cmd.Context(), paths, piped, f.name)
+	g, err := p.gather(cmd.Context(), paths, piped, f)
 	if err != nil {
 		return interruptedPublish(cmd.Context(), err, nothing)
 	}
 	defer g.release()
 	published, err := c.PublishFiles(cmd.Context(), name, g.bar.follow(g.sources),
-		client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait}, publication, nil)
+		p.acquisition(name, f), publication, nil)
 	g.bar.stop()
 	if err != nil {
 		return interruptedPublish(cmd.Context(), err, nothing+"; run the same command again: what has arrived is not sent again")
 	}
-	p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
+	if !repeated {
+		p.note("artifactd: sent %s; %s were there already", size(published.UploadedBytes), size(published.AdoptedBytes))
+	}
 	return p.printFiles(name, published)
+}
+
+// acquisition is how a command takes its lease. It says what it waits for, if it has to.
+func (p *Program) acquisition(name string, f publishFlags) client.AcquireOptions {
+	return client.AcquireOptions{Holder: holderOr(f.holder), TTL: f.ttl, Wait: f.wait, Held: func(held *client.Problem) {
+		left := time.Duration(held.ExpiresInSeconds * float64(time.Second))
+		p.note("artifactd: waiting up to %s for the lease of %s: %s holds it for another %s, longer if it is renewed",
+			period(f.wait), name, legible(held.Holder), period(left))
+	}}
 }
 
 // interruptedPublish says what became of a publish that was interrupted. A publish whose request was
@@ -146,13 +167,12 @@ func (g *gathered) release() {
 	}
 }
 
-// gather hashes what is to be published, after reading standard input if that is part of it, whose
-// path in the version is name.
-func (p *Program) gather(ctx context.Context, paths []string, piped bool, name string) (_ *gathered, err error) {
+// gather hashes what is to be published, after reading standard input if that is part of it.
+func (p *Program) gather(ctx context.Context, paths []string, piped bool, f publishFlags) (_ *gathered, err error) {
 	var named []namedFile
 	var total, pipedBytes int64
 	if len(paths) > 0 {
-		if named, total, err = walkSources(paths); err != nil {
+		if named, total, err = p.walk(paths, f.follow); err != nil {
 			return nil, err
 		}
 	}
@@ -164,7 +184,7 @@ func (p *Program) gather(ctx context.Context, paths []string, piped bool, name s
 	}()
 	if piped {
 		var src client.Source
-		if src, g.spool, err = p.spool(ctx, name, named); err != nil {
+		if src, g.spool, err = p.spool(ctx, f.name, named); err != nil {
 			return nil, err
 		}
 		g.sources, pipedBytes = append(g.sources, src), src.Size
@@ -177,6 +197,7 @@ func (p *Program) gather(ctx context.Context, paths []string, piped bool, name s
 	}
 	g.sources = append(g.sources, hashed...)
 	g.bar.next("sending", total+pipedBytes, len(g.sources))
+	g.bar.hold() // first comes the lease
 	return g, nil
 }
 
@@ -196,38 +217,6 @@ func (p *Program) spool(ctx context.Context, path string, others []namedFile) (c
 	}
 	src.MediaType = mime.TypeByExtension(filepath.Ext(path))
 	return src, spool, nil
-}
-
-// recorded answers a repeated publish from its recorded outcome. One that has none yet may still be
-// under way, but no longer takes effect once a new lease is taken, so going on is safe.
-func (p *Program) recorded(ctx context.Context, c *client.Client, name string, id uuid.UUID) (done bool, err error) {
-	op, err := c.Operation(ctx, id)
-	switch {
-	case errors.Is(err, client.ErrOperationNotFound):
-		return false, nil
-	case err != nil:
-		return true, err
-	case op.Outcome != "published":
-		reason := op.Outcome
-		if op.Reason != nil {
-			reason = *op.Reason
-		}
-		return true, fmt.Errorf("%w (%s) is the recorded outcome of operation %s; take a new --operation-id to try anew", client.ErrPublishRefused, reason, id)
-	}
-	said := func() {
-		p.note("artifactd: operation %s was published before; nothing was sent, and the files were not looked at", id)
-	}
-	for _, v := range op.Versions {
-		if v.Pointer == name {
-			said()
-			return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: v.Version}})
-		}
-	}
-	if len(op.Versions) == 0 && op.Version != nil {
-		said()
-		return true, p.printFiles(name, client.FilesPublished{Published: types.Published{Outcome: op.Outcome, OperationId: id, Version: *op.Version}})
-	}
-	return true, fmt.Errorf("%w: operation %s published something else than %s", client.ErrOperationMismatch, id, name)
 }
 
 func (p *Program) printFiles(name string, published client.FilesPublished) error {
@@ -332,69 +321,6 @@ func holderOr(given string) string {
 		name += "@" + host
 	}
 	return name
-}
-
-// namedFile is a file of this machine and its path in the version.
-type namedFile struct {
-	file, path string
-	size       int64 // bytes, when it was found
-}
-
-// walkSources finds the files behind the arguments, and how many bytes they have.
-func walkSources(args []string) (files []namedFile, total int64, err error) {
-	origin := map[string]string{}
-	add := func(file, path string, info fs.FileInfo) error {
-		if other, ok := origin[path]; ok {
-			return fmt.Errorf("%w: %s and %s would both be named %s; publish their folder instead", errUsage, legible(other), legible(file), legible(path))
-		}
-		origin[path] = file
-		files = append(files, namedFile{file, path, info.Size()})
-		total += info.Size()
-		return nil
-	}
-	for _, arg := range args {
-		info, err := os.Stat(arg)
-		if err != nil {
-			return nil, 0, err
-		}
-		switch {
-		case info.IsDir():
-			err = walkFolder(arg, add)
-		case !info.Mode().IsRegular():
-			err = fmt.Errorf("%w: %s is not a regular file; write it to one first, so that it can be read again when an upload is repeated", errUsage, legible(arg))
-		default:
-			err = add(arg, filepath.Base(filepath.Clean(arg)), info)
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-	}
-	if len(files) == 0 {
-		return nil, 0, fmt.Errorf("%w: there is no file in %s; a version has at least one", errUsage, legible(strings.Join(args, ", ")))
-	}
-	return files, total, nil
-}
-
-// walkFolder adds every file below dir. What is neither a file nor a folder (a link, a socket) is an
-// error: leaving it out in silence would publish something incomplete.
-func walkFolder(dir string, add func(file, path string, info fs.FileInfo) error) error {
-	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%w: %s is not a regular file; replace it by a copy or take it out of the folder", errUsage, legible(file))
-		}
-		rel, err := filepath.Rel(dir, file)
-		if err != nil {
-			return err
-		}
-		return add(file, filepath.ToSlash(rel), info)
-	})
 }
 
 // hashSources reads every file once, as many at a time as there are processors.

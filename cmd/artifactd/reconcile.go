@@ -108,8 +108,8 @@ func (p *Program) verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Check that every stored artifact has its object", Args: cobra.NoArgs,
 		Long: `Look up the object of every artifact that counts as stored: is it there, with its size and digest?
-Lost ones are marked, so that nobody adopts them: publishing the same bytes again uploads them anew.
-When it breaks off it says where to go on with --after.`,
+Lost ones are marked, so that nobody adopts them: publishing the same bytes again uploads them anew. One
+that is marked stays suspect, whatever it looks like, until --deep has read it back whole. When it breaks off it says where to go on with --after.`,
 	}
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "read and hash every object, too")
 	cmd.Flags().StringVar(&after, "after", "", "go on behind this artifact id")
@@ -144,6 +144,9 @@ When it breaks off it says where to go on with --after.`,
 			return fmt.Errorf("%w; go on with --after %s", err, v.Last)
 		case err != nil:
 			return err
+		case v.Wrong() > 0 && v.Wrong() == v.Suspect:
+			return fmt.Errorf("%w: %d of %d artifacts were missing or wrong in the bucket before, and have not been read since; "+
+				"`artifactd verify --deep` reads them", errPartial, v.Suspect, v.Checked)
 		case v.Wrong() > 0:
 			return fmt.Errorf("%w: %d of %d artifacts are missing or wrong in the bucket; publish the same files again for a whole version (older ones stay as they are until they are collected), "+
 				"or restore the objects and verify with --deep", errPartial, v.Wrong(), v.Checked)
@@ -160,6 +163,8 @@ func verified(t *table, v verification) {
 	t.row("wrong digest", v.WrongHash)
 	if v.Deep {
 		t.row("recovered", v.Recovered)
+	} else {
+		t.row("wrong before, not read since", v.Suspect)
 	}
 	t.row("took", v.FinishedAt.Sub(v.StartedAt).Round(time.Millisecond))
 	for _, p := range v.Problems {

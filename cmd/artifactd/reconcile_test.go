@@ -29,18 +29,29 @@ func TestReconcileAndVerifyCommands(t *testing.T) {
 	if r := d.run(exitDone, "verify"); !strings.Contains(r.stdout, "artifacts checked") || r.stderr != "" {
 		t.Errorf("%q, %q", r.stdout, r.stderr)
 	}
-	// The object is lost: the data folder is an operator's to damage.
-	lost := 0
-	err := filepath.WalkDir(filepath.Join(d.data, "s3"), func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.Contains(name, "/artifactd/artifacts/") {
-			return err
+	// The data folder is an operator's to damage.
+	objects := func(damage func(name string) error) {
+		t.Helper()
+		n := 0
+		err := filepath.WalkDir(filepath.Join(d.data, "s3"), func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.Contains(name, "/artifactd/artifacts/") {
+				return err
+			}
+			n++
+			return damage(name)
+		})
+		if err != nil || n != 1 {
+			t.Fatalf("%d objects damaged, %v", n, err)
 		}
-		lost++
-		return os.Remove(name)
-	})
-	if err != nil || lost != 1 {
-		t.Fatalf("%d objects removed, %v", lost, err)
 	}
+	// Wrong bytes are found by who reads them; who does not read says nothing better of them afterwards.
+	objects(func(name string) error { return os.WriteFile(name, []byte("A report"), 0o600) })
+	d.run(exitPartial, "verify", "--deep")
+	if r := d.run(exitPartial, "verify"); !strings.Contains(r.stderr, "1 of 1 artifacts were missing or wrong in the bucket before, and have not been read since; `artifactd verify --deep` reads them\n") ||
+		!strings.Contains(r.stdout, "suspect") {
+		t.Errorf("%q, %q", r.stdout, r.stderr)
+	}
+	objects(os.Remove)
 	r := d.run(exitPartial, "verify", "-o", "json")
 	if v := decode[verification](t, r); v.Missing != 1 || len(v.Problems) != 1 || v.Problems[0].Pointer != "a.report" {
 		t.Errorf("%+v", v)

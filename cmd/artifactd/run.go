@@ -63,6 +63,7 @@ command is passed on, a second one kills the command; while it waits for the lea
 	cmd.Flags().DurationVar(&f.grace, "grace", 10*time.Second, "how long the command may take to end when asked to; at most a quarter of --ttl when the lease is lost")
 	cmd.Flags().StringArrayVar(&f.metadata, "metadata", nil, "key=value, or a JSON object; can be repeated")
 	cmd.Flags().Int64Var(&f.sourceRevision, "source-revision", 0, "orders sources: older than what is published is refused")
+	f.bindFollow(cmd)
 	return p.clientCommand(cmd)
 }
 
@@ -103,7 +104,7 @@ func (f runFlags) job(cmd *cobra.Command, args []string) (job, error) {
 func (p *Program) run(ctx context.Context, j job) error {
 	in := listenForSignals(ctx)
 	defer in.stop()
-	lease, err := j.client.Acquire(in.ctx, j.name, client.AcquireOptions{Holder: holderOr(j.holder), TTL: j.ttl, Wait: j.wait})
+	lease, err := j.client.Acquire(in.ctx, j.name, p.acquisition(j.name, j.publishFlags))
 	if in.ctx.Err() != nil {
 		// Whoever sends another signal now does not want to wait for this.
 		in.stop()
@@ -155,7 +156,7 @@ func (p *Program) runKept(in *signals, j job, k *client.Keeper) (client.FilesPub
 // publishMade publishes the files that the command made.
 func (p *Program) publishMade(ctx context.Context, j job, k *client.Keeper) (client.FilesPublished, error) {
 	var none client.FilesPublished
-	named, total, err := walkSources(j.files)
+	named, total, err := p.walk(j.files, j.follow)
 	if err != nil {
 		return none, fmt.Errorf("the command succeeded, but what it should have made cannot be published: %w", err)
 	}

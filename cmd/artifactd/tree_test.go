@@ -152,12 +152,12 @@ func badTrees(t *testing.T, d *instance) {
 	}
 	defer listener.Close()
 	writeFile(t, filepath.Join(socket, "file"), nil)
-	refused(socket, "sock is not a regular file")
-	refused(dir("good", "caf\xe9"), "not valid UTF-8")
-	refused(dir("good", "new\nline"), "control character")
+	refused(socket, "sock is a socket, not a regular file")
+	refused(dir("good", "caf\xe9"), `caf\xe9" cannot be published under that name: a path is UTF-8; rename it`)
+	refused(dir("good", "new\nline"), "a path has no control characters")
 	refused(t.TempDir(), "there is no file in")
 	long := strings.Repeat(strings.Repeat("x", 204)+"/", 5) // 1,025 bytes
-	refused(dir("good", long[:1023]+"yy"), "it has 1025 bytes, and at most 1024 are allowed")
+	refused(dir("good", long[:1023]+"yy"), "a path has at most 1024 bytes")
 	if err := os.Mkdir(filepath.Join(dir(), "empty"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,13 @@ func badTrees(t *testing.T, d *instance) {
 	if err := os.Mkdir(filepath.Join(good, "nothing in it"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d.run(exitDone, "publish", "a.bad", good)
+	r := d.run(exitDone, "publish", "a.bad", good)
+	if !strings.Contains(r.stderr, "artifactd: READ.ME and Read.me differ only in upper and lower case\n") || !strings.Contains(r.stderr, "artifactd: READ.ME and read.me differ") || !strings.Contains(r.stderr, "cannot get all of these into one folder\n") {
+		t.Errorf("stderr %q", r.stderr)
+	}
+	if r := d.run(exitDone, "publish", "a.bad", good, "-q"); r.stderr != "" {
+		t.Errorf("stderr %q", r.stderr)
+	}
 	out := t.TempDir()
 	d.run(exitDone, "get", "a.bad", "-O", out)
 	sameTree(t, good, out)
@@ -198,8 +204,9 @@ func TestFilesThatDifferOnlyInCase(t *testing.T) {
 		{[]string{"é", "É"}, true},
 		{[]string{"ς", "σ"}, true},
 	} {
-		if one, other, got := sameButForCase(files(c.paths...)); got != c.same {
-			t.Errorf("%q: %v (%q, %q)", c.paths, got, one, other)
+		err := oneInCase(files(c.paths...), "x")
+		if got := err != nil; got != c.same {
+			t.Errorf("%q: %v", c.paths, err)
 		}
 	}
 

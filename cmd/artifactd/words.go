@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,6 +45,8 @@ func checkName(cmd *cobra.Command) error {
 type wordedError struct {
 	text string
 	err  error
+	// whole: the text says what to do next, too.
+	whole bool
 }
 
 func (e *wordedError) Error() string { return e.text }
@@ -63,7 +66,7 @@ func worded(cmd *cobra.Command, err error) error {
 	default:
 		return err
 	}
-	text := ""
+	text, whole := "", false
 	name, named := nameOf(cmd)
 	switch {
 	case named && code == client.ErrPointerNotFound:
@@ -77,6 +80,9 @@ func worded(cmd *cobra.Command, err error) error {
 		if id := cmd.Flags().Lookup("operation-id"); id != nil && id.Changed {
 			text += " with a new --operation-id"
 		}
+	case code == client.ErrLeaseHeld && waited(cmd) != "":
+		whole, text = true, fmt.Sprintf("%s still holds the lease after %s, for another %s unless it renews it; wait longer, or end it with `artifactd lease break`",
+			legible(problem.Holder), waited(cmd), period(time.Duration(problem.ExpiresInSeconds*float64(time.Second))))
 	case code == client.ErrInvalidRequest:
 		fault, ok := strings.CutPrefix(problem.Detail, problem.Field+": ")
 		if word := wordFor(cmd, problem.Field); ok && word != "" {
@@ -86,7 +92,16 @@ func worded(cmd *cobra.Command, err error) error {
 	if text == "" {
 		return err
 	}
-	return &wordedError{strings.Replace(err.Error(), said, text, 1), err}
+	return &wordedError{strings.Replace(err.Error(), said, text, 1), err, whole}
+}
+
+// waited is how long a command has waited for somebody else's lease, "" when it has not.
+func waited(cmd *cobra.Command) string {
+	wait, err := cmd.Flags().GetDuration("wait")
+	if err != nil || wait == 0 {
+		return ""
+	}
+	return period(wait)
 }
 
 // words are what members of requests are called here, where that is not the name of a flag.

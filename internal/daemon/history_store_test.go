@@ -59,11 +59,14 @@ func TestNothingIsAcknowledgedWithoutTheBucket(t *testing.T) {
 	waitForLock(t, in.db.URL)
 	proxy.Set(testenv.Fault{HoldToServer: true})
 	a := r.refuses("unavailable")
+	if !strings.Contains(a.Detail, "the object store has not confirmed the epoch") {
+		t.Errorf("the refusal does not say that it is the store: %s", a)
+	}
 	// A look that began before may still confirm. One has failed when readiness says why, and after that
 	// none can.
 	within(t, "readiness tells of a look that failed", func() bool {
 		a = r.call("GET", "/readyz", "")
-		return a.Status == "read-only" && strings.Contains(a.Detail, "did not confirm the epoch within "+quick.Confirm.String()+": ")
+		return a.Status == "read-only" && strings.Contains(a.Detail, "did not confirm the epoch within "+quick.Confirm.String()+": ") && strings.Contains(a.Detail, "look at the object store")
 	}, &a)
 	if a := r.call("GET", "/v1/pointers?limit=1", ""); a.status != http.StatusOK {
 		t.Errorf("reading without the bucket: %s", a)
