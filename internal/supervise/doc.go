@@ -14,7 +14,7 @@
 //     it adopts ([Command.Adopt]), what has left it. It goes by a name of its own, so that
 //     `killall artifactd` is no case of the last paragraph.
 //   - The supervisor is stopped, by the command for example: the starter wakes it with every order, and
-//     at the time it was told again and again.
+//     at the time that it was told kills everything itself.
 //   - The command ends: what it left behind is asked to end, and then killed, unless it may stay
 //     ([Command.Leave]).
 //

@@ -96,7 +96,7 @@ func Start(c Command) (*Group, error) {
 		return nil, errors.Join(fmt.Errorf("start the supervisor: %w", err), control.Close(), report.Close())
 	}
 	g := &Group{cmd: cmd, adopt: c.Adopt, control: control, done: make(chan struct{})}
-	g.insist = time.AfterFunc(time.Hour, func() { g.wakeUntil(g.done) })
+	g.insist = time.AfterFunc(time.Hour, g.killUntilDone)
 	g.insist.Stop()
 	begun := make(chan struct{})
 	go g.wakeUntil(begun) // the command runs already when that is told
@@ -195,6 +195,22 @@ func (g *Group) wakeUntil(done <-chan struct{}) {
 		case <-done:
 			return
 		case <-ticker.C:
+		}
+	}
+}
+
+// killUntilDone does at the time of KillBy what the supervisor does, as long as that has not: one that is
+// stopped again and again, by the command itself for example, may not get to it.
+func (g *Group) killUntilDone() {
+	ticker := time.NewTicker(killEvery)
+	defer ticker.Stop()
+	for {
+		g.wake()
+		select {
+		case <-g.done:
+			return
+		case <-ticker.C:
+			g.killBelow()
 		}
 	}
 }

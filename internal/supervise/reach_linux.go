@@ -43,6 +43,13 @@ func endAdopted() []int {
 	}
 }
 
+// killBelow kills what is below the supervisor, which has not ended.
+func (g *Group) killBelow() {
+	for _, pid := range below(g.cmd.Process.Pid) {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+}
+
 // dieWithParent has the kernel kill the command when its supervisor dies.
 func dieWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
@@ -66,8 +73,12 @@ func (w *watcher) awaitGroup() {}
 // members are the processes that are left.
 func (w *watcher) members() []int { return descendants() }
 
-// descendants finds the processes below this one. What is not readable has just ended.
-func descendants() []int {
+// descendants finds the processes below this one.
+func descendants() []int { return below(os.Getpid()) }
+
+// below finds the processes that a process has started, and those that these have. What is not readable
+// has just ended.
+func below(root int) []int {
 	children := map[int][]int{}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -80,7 +91,7 @@ func descendants() []int {
 			}
 		}
 	}
-	found := children[os.Getpid()]
+	found := children[root]
 	for i := 0; i < len(found); i++ {
 		found = append(found, children[found[i]]...)
 	}

@@ -16,6 +16,9 @@ func nameProcess(string) {}
 // endAdopted: nothing was adopted.
 func endAdopted() []int { return nil }
 
+// killBelow kills the command's group.
+func (g *Group) killBelow() { _ = syscall.Kill(-g.pid, syscall.SIGKILL) } // it may have ended
+
 // dieWithParent: this kernel does not tell a child that its parent died.
 func dieWithParent(*syscall.SysProcAttr) {}
 
