@@ -101,7 +101,7 @@ func New(pool *pgxpool.Pool, opts Options) (*Catalogue, error) {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Catalogue{pool: pool, opts: opts, changes: newChanges(), lines: newLines(), callers: newCallerCache()}
-	c.heads = &headBatcher{pool: pool, parallel: 2}
+	c.heads = &headBatcher{pool: pool}
 	var err error
 	if c.versions, err = lru.New[uuid.UUID, *Version](2048); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/artifactd/artifactd/artifacts"
 	"github.com/artifactd/artifactd/internal/testenv"
@@ -562,35 +563,42 @@ func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {
 	a := w.worker()
 	b, proxy := w.throughProxy(Options{})
 	look := func() (Token, error) { return b.Head(context.Background(), "p") }
-	// One look-up for each statement: the second comes when the first has been taken up, which only
-	// shows while answers are held.
-	both := func(held bool) <-chan error {
-		answers := make(chan error, b.heads.parallel)
-		for i := range b.heads.parallel {
+	// One look-up for each statement: the next comes when the one before has been taken up, which it is
+	// although the statements hang.
+	hang := func() <-chan error {
+		answers := make(chan error, headsParallel)
+		for i := range headsParallel {
 			go func() { _, err := look(); answers <- err }()
-			if held {
-				w.await("the look-up is taken up", func() bool {
-					b.heads.mu.Lock()
-					defer b.heads.mu.Unlock()
-					return len(b.heads.waiting) == 0 && b.heads.running == i+1
-				})
-			}
+			w.await("the look-up is taken up", func() bool {
+				b.heads.mu.Lock()
+				defer b.heads.mu.Unlock()
+				return len(b.heads.waiting) == 0 && b.heads.running == i+1
+			})
 		}
 		return answers
 	}
-	carriedOut := func() int {
-		return w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
-			AND query LIKE '%pg_is_in_recovery%' AND pid <> pg_backend_pid()`)
-	}
 	drain := func(answers <-chan error) {
-		for range b.heads.parallel {
+		for range headsParallel {
 			if err := <-answers; err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	// Both connections exist, and have their statement prepared.
-	w.await("both connections are warm", func() bool { drain(both(false)); return carriedOut() >= b.heads.parallel })
+	// As many connections exist, and have the statement prepared.
+	var warm []*pgxpool.Conn
+	for range headsParallel {
+		conn, err := b.pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		warm = append(warm, conn)
+		if _, err := conn.Exec(t.Context(), headsSQL, []string{"p"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range warm {
+		conn.Release()
+	}
 	w.exec(`CREATE TABLE mark AS SELECT clock_timestamp() AS at`)
 	early := make(<-chan error)
 	for held, tries := false, 0; !held; tries++ {
@@ -600,7 +608,7 @@ func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {
 				FROM pg_stat_activity, mark WHERE datname = current_database()`).Scan(&seen); err != nil {
 				t.Error(err)
 			}
-			t.Fatalf("the answers of both statements could not be held:\n%s", seen)
+			t.Fatalf("the answers of the statements could not be held:\n%s", seen)
 		}
 		w.exec(`UPDATE mark SET at = clock_timestamp()`)
 		w.await("nobody looks any more", func() bool {
@@ -609,12 +617,12 @@ func TestResolveNeverJoinsAStatementUnderWay(t *testing.T) {
 			return b.heads.running == 0
 		})
 		proxy.Set(testenv.Fault{HoldToClient: true})
-		early = both(true)
+		early = hang()
 		// A connection that is new to its statement asks for its description first, and gets no answer
 		// to that. When it got one, it is no longer new, and this can be tried again.
 		for began := time.Now(); !held && time.Since(began) < 5*time.Second; time.Sleep(10 * time.Millisecond) {
 			held = w.count(`SELECT count(*) FROM pg_stat_activity, mark WHERE datname = current_database() AND state = 'idle'
-				AND query LIKE '%pg_is_in_recovery%' AND query_start > mark.at AND pid <> pg_backend_pid()`) >= b.heads.parallel
+				AND query LIKE '%pg_is_in_recovery%' AND query_start > mark.at AND pid <> pg_backend_pid()`) >= headsParallel
 		}
 		if !held {
 			proxy.Set(testenv.Fault{})

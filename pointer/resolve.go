@@ -274,13 +274,16 @@ type head struct {
 // headBatcher answers look-ups of pointers, many in one statement. A look-up is only ever
 // answered by a statement that was sent after it arrived: joining one under way could give an
 // answer older than a publish that was acknowledged in between.
+//
+// One statement is under way at a time: what arrives meanwhile goes with the next, which costs hardly
+// more for it. Only when that has to wait for long is it sent beside the one that hangs.
 type headBatcher struct {
-	pool     *pgxpool.Pool
-	parallel int // statements under way at once
+	pool *pgxpool.Pool
 
 	mu      sync.Mutex
 	waiting []*headRequest
-	running int
+	relief  *time.Timer // of what is waiting, if a statement is under way
+	running int         // statements under way
 }
 
 type headRequest struct {
@@ -290,8 +293,14 @@ type headRequest struct {
 	err  error
 }
 
-// headsTimeout bounds one statement of the batcher, which serves callers with contexts of their own.
-const headsTimeout = 10 * time.Second
+const (
+	// headsTimeout bounds one statement of the batcher, which serves callers with contexts of their own.
+	headsTimeout = 10 * time.Second
+	// headsPatience is how long look-ups wait for the statement before theirs, and headsParallel how many
+	// are under way at most: all but one of them hang.
+	headsPatience = 5 * time.Millisecond
+	headsParallel = 3
+)
 
 func (b *headBatcher) get(ctx context.Context, name string) (head, error) {
 	if strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name) {
@@ -300,9 +309,12 @@ func (b *headBatcher) get(ctx context.Context, name string) (head, error) {
 	r := &headRequest{name: name, done: make(chan struct{})}
 	b.mu.Lock()
 	b.waiting = append(b.waiting, r)
-	if b.running < b.parallel {
+	switch {
+	case b.running == 0:
 		b.running++
 		go b.run()
+	case len(b.waiting) == 1 && b.running < headsParallel:
+		b.relief = time.AfterFunc(headsPatience, func() { b.relieve(r) })
 	}
 	b.mu.Unlock()
 	select {
@@ -313,19 +325,47 @@ func (b *headBatcher) get(ctx context.Context, name string) (head, error) {
 	}
 }
 
-func (b *headBatcher) run() {
-	for {
-		b.mu.Lock()
-		batch := b.waiting
-		b.waiting = nil
-		if len(batch) == 0 {
-			b.running--
-			b.mu.Unlock()
-			return
-		}
-		b.mu.Unlock()
-		b.serve(batch)
+// relieve sends what waits since first came, if that is still the first that waits.
+func (b *headBatcher) relieve(first *headRequest) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) > 0 && b.waiting[0] == first {
+		b.running++
+		go b.run()
 	}
+}
+
+// run sends what waits, until nothing does, or what waits has a statement to wait for.
+func (b *headBatcher) run() {
+	for more := true; more; more = b.goOn() {
+		if batch := b.take(); len(batch) > 0 {
+			b.serve(batch)
+		}
+	}
+}
+
+// take is everything that waits.
+func (b *headBatcher) take() []*headRequest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	batch := b.waiting
+	b.waiting = nil
+	if b.relief != nil {
+		b.relief.Stop()
+		b.relief = nil
+	}
+	return batch
+}
+
+// goOn reports whether the caller is to send what waits; it counts as under way no more if not.
+func (b *headBatcher) goOn() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.waiting) > 0 && (b.running == 1 || b.relief == nil) {
+		return true
+	}
+	b.running--
+	return false
 }
 
 func (b *headBatcher) serve(batch []*headRequest) {

@@ -71,7 +71,7 @@ func prepareResolve(ctx context.Context, s *stack) (ours, peer side, err error) 
 		return nil, nil, err
 	}
 	peer, err = gets("http://"+bare.API, s.api.bearer, names, bodies)
-	return ours, peer, err
+	return s.withCPU("resolve", "artifactd", ours), s.withCPU("resolve", "echo", peer), err
 }
 
 // gets reads one pointer a connection, over and over, and wants its body every time.
