@@ -11,8 +11,8 @@ MINIO_STAMP   := $(BIN)/.minio-$(MINIO_VERSION)
 DEV_FLAGS     ?=
 # One test binary may start several servers; race mode is slow on two cores.
 TEST_TIMEOUT  ?= 25m
-# Packages tested at once. They wait for their servers more than they compute: four at a time take two
-# cores eight minutes, two at a time ten.
+# Packages tested at once. They wait for their servers more than they compute: four at a time took two
+# cores seven to eight minutes, two at a time ten.
 TEST_PACKAGES ?= 4
 TEST_FLAGS    ?=
 

@@ -161,9 +161,9 @@ func (c *Catalogue) waitForChange(ctx context.Context, name string, than Token, 
 var ErrUnreadable = errors.New("the pointer is not this caller's to read")
 
 // ResolveMany resolves up to [MaxResolveNames] names from one snapshot. Result i is names[i]'s
-// version or error. Nothing is looked up of a name that is not readable, which is asked also for those
-// that nobody has: the time it takes tells nothing either. Together the versions have no more than
-// [MaxResolveFiles] files, the first ones theirs first.
+// version or error. Of a name that is not readable no version is loaded. readable is asked also for names
+// that nobody has, which get the same answer. Together the versions have no more than [MaxResolveFiles]
+// files: those of the first names come first.
 func (c *Catalogue) ResolveMany(ctx context.Context, names []string, readable func(name string, public bool) bool) ([]*Version, []error, error) {
 	if len(names) == 0 || len(names) > MaxResolveNames {
 		return nil, nil, &InvalidError{Field: "names", Detail: fmt.Sprintf("1 to %d names", MaxResolveNames)}

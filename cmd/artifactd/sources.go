@@ -13,13 +13,9 @@ import (
 	"github.com/artifactd/artifactd/pointer"
 )
 
-const (
-	// mostFiles is how many files a version can have.
-	mostFiles = 100_000
-	// mostLinks bounds how many links are followed: folders that lead to each other have far more paths
-	// than files.
-	mostLinks = mostFiles
-)
+// mostLinks bounds how many links are followed: folders that lead to each other have far more paths
+// than files.
+const mostLinks = pointer.MaxFiles
 
 // namedFile is a file of this machine and its path in the version.
 type namedFile struct {
@@ -111,8 +107,8 @@ func (w *sourceWalk) add(file, path string, info fs.FileInfo) error {
 		w.fault("%s and %s would both be named %s; publish their folder instead", legible(other), legible(file), legible(path))
 		return nil
 	}
-	if len(w.files) == mostFiles {
-		return fmt.Errorf("%w: there are more than %d files, and a version has no more; publish parts of the tree under names of their own, or an archive of it", errUsage, mostFiles)
+	if len(w.files) == pointer.MaxFiles {
+		return fmt.Errorf("%w: there are more than %d files, and a version has no more; publish parts of the tree under names of their own, or an archive of it", errUsage, pointer.MaxFiles)
 	}
 	w.origin[path] = file
 	w.files = append(w.files, namedFile{file, path, info.Size()})
