@@ -236,8 +236,11 @@ func (s *Server) sendFile(c echo.Context, f pointer.OpenedFile) error {
 func (s *Server) openObject(ctx context.Context, f pointer.OpenedFile, r artifacts.ByteRange) (io.ReadCloser, error) {
 	key := f.Key(s.layout)
 	body, object, err := s.store.Get(ctx, key, r)
-	if errors.Is(err, artifacts.ErrNotFound) {
+	switch {
+	case errors.Is(err, artifacts.ErrNotFound):
 		return nil, fmt.Errorf("%w: object %s is missing from the store: %v", errLostBytes, key, err)
+	case errors.Is(err, artifacts.ErrBadRange): // what is asked for lies within the file
+		return nil, fmt.Errorf("%w: object %s is shorter in the store than %d bytes: %v", errLostBytes, key, f.Size, err)
 	}
 	if err != nil {
 		return nil, err

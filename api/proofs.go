@@ -15,7 +15,7 @@ const (
 	// object back takes longer than many a proxy lets a connection be silent; who asks again within
 	// this time joins what is running.
 	proofLinger = 2 * time.Minute
-	// maxReadBacks is how many objects are read back at once. Each takes about a mebibyte.
+	// maxReadBacks is how many objects are read back at once. Each takes about half a mebibyte.
 	maxReadBacks = 16
 )
 

@@ -293,16 +293,20 @@ func TestAMissingObjectIsNoAnswer(t *testing.T) {
 	h.admin.create("p")
 	h.admin.publishFiles("p", map[string]string{"f": "1"})
 	path := h.admin.resolve("p").Files[0].Url
-	broken.fail = fmt.Errorf("get: %w", artifacts.ErrNotFound)
-	p := h.admin.do("GET", path, nil).problem(500, "internal")
-	if p.ErrorId == nil || !strings.Contains(h.log.String(), *p.ErrorId) || !strings.Contains(h.log.String(), "is missing from the store") {
-		t.Errorf("the error id is not in the log: %+v", p)
-	}
-	if !strings.Contains(p.Detail, "artifactd verify") || !strings.Contains(p.Detail, "Publish the file again") {
-		t.Errorf("the answer does not say what to do: %s", p.Detail)
-	}
-	if strings.Contains(p.Detail, "artifacts/") {
-		t.Errorf("the answer tells what only the log should: %s", p.Detail)
+	for fault, line := range map[error]string{
+		artifacts.ErrNotFound: "is missing from the store", artifacts.ErrBadRange: "is shorter in the store",
+	} {
+		broken.fail = fmt.Errorf("get: %w", fault)
+		p := h.admin.do("GET", path, nil).problem(500, "internal")
+		if p.ErrorId == nil || !strings.Contains(h.log.String(), *p.ErrorId) || !strings.Contains(h.log.String(), line) {
+			t.Errorf("the error id is not in the log: %+v", p)
+		}
+		if !strings.Contains(p.Detail, "artifactd verify") || !strings.Contains(p.Detail, "Publish the file again") {
+			t.Errorf("the answer does not say what to do: %s", p.Detail)
+		}
+		if strings.Contains(p.Detail, "artifacts/") {
+			t.Errorf("the answer tells what only the log should: %s", p.Detail)
+		}
 	}
 	broken.fail = fmt.Errorf("get: %w: dial tcp 10.0.0.1", artifacts.ErrStoreUnavailable)
 	a := h.admin.do("GET", path, nil)

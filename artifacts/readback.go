@@ -15,21 +15,18 @@ import (
 const (
 	// readTries is how often a read is resumed without any byte of progress in between.
 	readTries = 6
-	// readBlock and readAhead bound the memory of ReadDigest: the next blocks arrive while one
-	// is hashed, because SHA-256 is as slow as a fast network.
-	readBlock = 256 << 10
-	readAhead = 4
+	// readBlock bounds the memory of ReadDigest, in bytes. While a block is hashed the next bytes come
+	// to lie in the connection's own buffer: reading in another goroutine only costs the change from
+	// one to the other.
+	readBlock = 512 << 10
 )
 
 // ReadDigest proves an object by reading it back: it returns the SHA-256 of its bytes, size of
 // them. A read that breaks off is resumed where it ended, so long as there is progress. Memory is
-// bounded at a mebibyte, whatever the size. ErrSizeMismatch when the object has another size,
+// bounded at half a mebibyte, whatever the size. ErrSizeMismatch when the object has another size,
 // ErrNotFound when it is not there, and otherwise the fault of the last attempt.
 func ReadDigest(ctx context.Context, store BlobReader, key string, size int64) (Digest, error) {
-	r := readback{store: store, key: key, size: size, sum: sha256.New(), free: make(chan []byte, readAhead)}
-	for range readAhead {
-		r.free <- make([]byte, readBlock)
-	}
+	r := readback{store: store, key: key, size: size, sum: sha256.New()}
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 5*time.Second
 	for fruitless := 0; ; {
@@ -69,7 +66,6 @@ type readback struct {
 	size   int64
 	offset int64 // every byte before it is hashed
 	sum    hash.Hash
-	free   chan []byte // blocks that nobody uses
 }
 
 // attempt reads from the offset to the end. Every byte that arrived counts, however it ends.
@@ -88,14 +84,16 @@ func (r *readback) attempt(ctx context.Context) error {
 		_ = body.Close() // nothing of it is wanted
 		return fmt.Errorf("%w: the object has %d bytes, %d were declared", ErrSizeMismatch, o.Size, r.size)
 	}
-	full, done := make(chan []byte, readAhead), make(chan error, 1)
-	go func() { done <- r.fetch(body, full) }()
-	for block := range full {
-		r.sum.Write(block)
-		r.offset += int64(len(block))
-		r.free <- block[:readBlock]
+	block := make([]byte, min(readBlock, r.size+1)) // one more, to notice that there is more
+	for err == nil {
+		var n int
+		n, err = body.Read(block)
+		r.sum.Write(block[:n])
+		r.offset += int64(n)
 	}
-	err = <-done
+	if err == io.EOF {
+		err = nil
+	}
 	_ = body.Close() // the bytes that count have arrived; the others will be asked for again
 	switch {
 	case err != nil:
@@ -106,24 +104,4 @@ func (r *readback) attempt(ctx context.Context) error {
 		return fmt.Errorf("%w: the read ended early", ErrStoreUnavailable)
 	}
 	return nil
-}
-
-// fetch reads the body into free blocks and passes them on, until it ends or fails.
-func (r *readback) fetch(body io.Reader, full chan<- []byte) error {
-	defer close(full)
-	for {
-		block := <-r.free
-		n, err := io.ReadFull(body, block)
-		if n > 0 {
-			full <- block[:n]
-		} else {
-			r.free <- block
-		}
-		switch {
-		case err == io.EOF, err == io.ErrUnexpectedEOF:
-			return nil // ReadFull's own word for a body that ended within a block
-		case err != nil:
-			return err
-		}
-	}
 }
