@@ -136,7 +136,7 @@ func prepareCommit(ctx context.Context, s *stack) (ours, peer side, err error) {
 		})
 	})
 	peer, err = preparePgbench(ctx, s, commitWorkers)
-	return ours, peer, err
+	return s.withCPU("commit", "artifactd", ours), s.withCPU("commit", "pgbench", peer), err
 }
 
 // prepareUpload compares a publish of new bytes with storing the same number of bytes under the

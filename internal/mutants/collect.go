@@ -4,7 +4,7 @@ package main
 var collectMutants = []mutant{
 	{
 		name: "a collecting version is adopted from",
-		file: plans,
+		file: staging,
 		old:  "           AND h.collecting_at IS NULL AND h.file_count > 0\n",
 		new:  "           AND h.file_count > 0\n",
 		pkg:  "./gc", run: "ScheduleG2",

@@ -95,14 +95,14 @@ var historyMutants = []mutant{
 	},
 	{
 		name: "what a dead generation of a lost history had uploaded is adopted",
-		file: plans,
+		file: staging,
 		old:  "           AND (i.collection_held_at IS NULL OR h.epoch = i.epoch)\n",
 		new:  "",
 		pkg:  "./recovery", run: "AdoptedAfterARestore",
 	},
 	{
 		name: "files of an earlier epoch are adopted through a rollback",
-		file: plans,
+		file: staging,
 		old:  "WHERE m.generation_id = g.manifest_id AND m.epoch = i.epoch",
 		new:  "WHERE m.generation_id = g.generation_id AND m.epoch = i.epoch",
 		pkg:  "./recovery", run: "IsNotAdoptedFrom",

@@ -23,7 +23,7 @@ const (
 
 	quarantine = "migrations/00013_quarantine.sql"
 	many       = "migrations/00015_many.sql"
-	plans      = "migrations/00017_plans.sql"
+	staging    = "migrations/00018_staging.sql"
 )
 
 // mutants are all of them. A guard without a mutant is a guard that nobody knows to be tested.
