@@ -468,16 +468,71 @@ func TestReleasedLeaseCannotAct(t *testing.T) {
 
 func TestStagingAgainBreaksTheSeal(t *testing.T) {
 	w := newWorld(t)
+	w.pointer("new", "replaced")
+	a := w.worker()
+	for name, path := range map[string]string{"new": "not stored", "replaced": "file"} {
+		l := w.ready(a, name, "A")
+		if err := a.seal(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+		w.stage(a, l, "other bytes", path)
+		_, err := a.Publish(t.Context(), publish(l))
+		refusedFor(t, err, ReasonIncomplete)
+		w.shows(name, "")
+	}
+}
+
+// A file that two leases name loses both names at once: one to the collector, the other because its
+// path is staged again with other bytes. One of the two sees that it was the last.
+func TestReplacementBesideTheCollector(t *testing.T) {
+	w := newWorld(t)
 	w.pointer("p")
 	a := w.worker()
-	l := w.ready(a, "p", "A")
-	if err := a.seal(t.Context(), l.ID); err != nil {
+	dead := w.acquire(a, "p", "A")
+	w.stored(a, dead, "", "f")
+	if err := a.Release(t.Context(), dead.ID); err != nil {
 		t.Fatal(err)
 	}
-	w.stage(a, l, "", "not stored")
-	_, err := a.Publish(t.Context(), publish(l))
-	refusedFor(t, err, ReasonIncomplete)
-	w.shows("p", "")
+	l := w.acquire(a, "p", "B")
+	if staged := w.stage(a, l, "", "f"); !staged[0].Artifact.Stored {
+		t.Fatal("the file was not adopted")
+	}
+	w.exec(`SELECT artifactd.collect_mark(pointer_id, ARRAY[$1::uuid], 0) FROM artifactd.pointer`, dead.ID)
+	collector, err := w.db.Connect(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tag, err := collector.Exec(t.Context(), `SELECT FROM artifactd.collect_files(10, 0) WHERE finished`); err != nil || tag.RowsAffected() != 1 {
+		t.Fatal("nothing was collected: ", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.Stage(context.Background(), l.ID, l.Token, []StageFile{{Path: "f", Digest: artifacts.DigestOf([]byte("other")), Size: 5}})
+		done <- err
+	}()
+	over := false
+	w.await("the replacement is done or waits", func() bool {
+		select {
+		case err = <-done:
+			over = true
+			return true
+		default:
+			return w.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+		}
+	})
+	if commitErr := collector.Commit(t.Context()); commitErr != nil {
+		t.Fatal(commitErr)
+	}
+	if !over {
+		err = <-done
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := w.count(`SELECT count(*) FROM artifactd.artifact a WHERE unnamed_at IS NULL
+			AND NOT EXISTS (SELECT 1 FROM artifactd.manifest_file m WHERE m.artifact_id = a.artifact_id)`); n != 0 {
+		t.Errorf("%d artifacts have no name, and no collector will look for them", n)
+	}
 }
 
 // An adopter that arrives while the collector's deletion of the artifact is under way finds the

@@ -35,14 +35,14 @@ var stagingMutants = []mutant{
 		file: staging,
 		old:  "    IF v_candidates IS NOT NULL OR v_named <> '{}' THEN\n",
 		new:  "    IF v_named <> '{}' THEN\n",
-		pkg:  "./gc", run: "ScheduleG|Adopt",
+		pkg:  "./pointer", run: "TestAdoptionThatLoses",
 	},
 	{
 		name: "what is replaced is not locked",
 		file: staging,
 		old:  "a.artifact_id = ANY (v_candidates || v_named)\n",
 		new:  "a.artifact_id = ANY (v_candidates)\n",
-		pkg:  "./gc", run: "ScheduleG|Adopt|Unnamed|Name",
+		pkg:  "./pointer", run: "TestReplacementBesideTheCollector",
 	},
 	{
 		name: "a missing object is adopted",
