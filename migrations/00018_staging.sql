@@ -64,14 +64,18 @@ BEGIN
         (SELECT a.artifact_id FROM artifact a
           WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
             AND a.stored_at IS NOT NULL AND a.missing_at IS NULL
-            AND (SELECT true FROM unnest(v_sources) s (id) CROSS JOIN LATERAL (SELECT true FROM manifest_file m
-                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = s.id LIMIT 1) m LIMIT 1) LIMIT 1)
+            AND ((SELECT true FROM unnest(v_sources[1:2]) s (id) CROSS JOIN LATERAL (SELECT true FROM manifest_file m
+                   WHERE m.artifact_id = a.artifact_id AND m.manifest_id = s.id LIMIT 1) m LIMIT 1)
+              OR (SELECT true FROM manifest_file m
+                   WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources[3:]) LIMIT 1)) LIMIT 1)
         UNION ALL
         (SELECT a.artifact_id FROM artifact a
           WHERE a.pointer_id = g.pointer_id AND a.digest = f.digest AND a.size = f.size
             AND a.stored_at IS NULL AND a.upload_id IS NOT NULL AND a.missing_at IS NULL
-            AND (SELECT true FROM unnest(v_sources) s (id) CROSS JOIN LATERAL (SELECT true FROM manifest_file m
-                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = s.id LIMIT 1) m LIMIT 1) LIMIT 1)
+            AND ((SELECT true FROM unnest(v_sources[1:2]) s (id) CROSS JOIN LATERAL (SELECT true FROM manifest_file m
+                   WHERE m.artifact_id = a.artifact_id AND m.manifest_id = s.id LIMIT 1) m LIMIT 1)
+              OR (SELECT true FROM manifest_file m
+                   WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources[3:]) LIMIT 1)) LIMIT 1)
         LIMIT 1) c;
     -- It must not be collected meanwhile; who loses that race finds the row gone below, and uploads.
     -- What may lose its name here is locked too: the collector, taking its last other name at the
@@ -148,8 +152,10 @@ BEGIN
     ), candidate AS MATERIALIZED (
         SELECT DISTINCT ON (a.digest, a.size) a.artifact_id, a.digest, a.size FROM artifact a
          WHERE a.artifact_id = ANY (v_candidates) AND a.missing_at IS NULL AND (a.stored_at IS NOT NULL OR a.upload_id IS NOT NULL)
-           AND (SELECT true FROM unnest(v_sources) s (id) CROSS JOIN LATERAL (SELECT true FROM manifest_file m
-                 WHERE m.artifact_id = a.artifact_id AND m.manifest_id = s.id LIMIT 1) m LIMIT 1)
+           AND ((SELECT true FROM unnest(v_sources[1:2]) s (id) CROSS JOIN LATERAL (SELECT true FROM manifest_file m
+                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = s.id LIMIT 1) m LIMIT 1)
+             OR (SELECT true FROM manifest_file m
+                  WHERE m.artifact_id = a.artifact_id AND m.manifest_id = ANY (v_sources[3:]) LIMIT 1))
     ), paired AS (  -- by sorting: a join, planned for a handful, would compare every path with every candidate
         SELECT b.*, (array_agg(b.candidate_id) FILTER (WHERE b.candidate_id IS NOT NULL) OVER (PARTITION BY b.digest, b.size))[1] AS adopted_id
           FROM (SELECT f.*, null::uuid AS candidate_id FROM f

@@ -169,7 +169,8 @@ func TestAttackPlansMadeOnEmptyTables(t *testing.T) {
 	}
 }
 
-// keptSQL makes a pointer that keeps $1 versions of one file, the same in all of them.
+// keptSQL makes a pointer that keeps $1 versions of one file, the same in all of them; ten more that the
+// first version alone had; and as many generations that came to nothing, with a file each.
 const keptSQL = `
 SET session_replication_role = replica;
 WITH p AS (
@@ -187,6 +188,15 @@ WITH p AS (
 )
 INSERT INTO artifactd.manifest_file (manifest_id, path, artifact_id, media_type)
 SELECT md5('v' || i)::uuid, 'a', md5('kept')::uuid, 'x' FROM generate_series(1, $1) i;
+INSERT INTO artifactd.generation (generation_id, pointer_id, epoch, generation, state, holder, ttl_seconds, acquired_at, ended_at,
+	manifest_id, file_count, collect_at)
+SELECT md5('d' || i)::uuid, pointer_id, 1, -i, 'expired', 'x', 60, now(), now(), md5('d' || i)::uuid, 1, now() + interval '1 day'
+  FROM artifactd.pointer, generate_series(1, $1) i WHERE name = 'kept';
+INSERT INTO artifactd.artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, stored_at, writable_until)
+SELECT md5('once' || i)::uuid, pointer_id, md5('v1')::uuid, sha256(('once' || i)::bytea), 1, 'x', now(), now()
+  FROM artifactd.pointer, generate_series(1, 10) i WHERE name = 'kept';
+INSERT INTO artifactd.manifest_file (manifest_id, path, artifact_id, media_type)
+SELECT md5('v1')::uuid, 'once' || i, md5('once' || i)::uuid, 'x' FROM generate_series(1, 10) i;
 SET session_replication_role = origin`
 
 // What is published over and over costs the same each time, however many versions are kept: those that
@@ -204,18 +214,22 @@ func TestAttackCostDoesNotGrowWithTheVersions(t *testing.T) {
 		number := int64(w.count(`SELECT generation FROM artifactd.pointer WHERE name = 'kept'`)) + 1
 		lease := uuid.New()
 		p.call(few, "acquire", `SELECT * FROM artifactd.acquire('kept', 'h', 60, $1, $2, 'x')`, lease, uuid.New())
+		// Once every generation that came to nothing is looked at, and not again for every file.
+		p.call(versions+few, "stage what an old version had", `SELECT * FROM artifactd.stage($1::uuid, 1, $2,
+			ARRAY(SELECT 'once' || i FROM generate_series(1, 10) i), ARRAY(SELECT sha256(('once' || i)::bytea) FROM generate_series(1, 10) i),
+			array_fill(1::bigint, '{10}'), array_fill('x'::text, '{10}'), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 10)), 60, 3600, 100000)`, lease, number)
 		for range 2 {
-			p.call(few, "stage", `SELECT * FROM artifactd.stage($1::uuid, 1, $2, '{a,b}', ARRAY[sha256('kept'), sha256($1::uuid::text::bytea)], '{1,1}', '{x,x}',
-				ARRAY[$3::uuid, $4::uuid], 60, 60, 100000)`, lease, number, uuid.New(), uuid.New())
+			p.call(versions+few, "stage", `SELECT * FROM artifactd.stage($1::uuid, 1, $2, '{a,b}', ARRAY[sha256('kept'), sha256($1::uuid::text::bytea)], '{1,1}', '{x,x}',
+				ARRAY[$3::uuid, $4::uuid], 60, 3600, 100000)`, lease, number, uuid.New(), uuid.New())
 		}
 		if n := w.count(`SELECT count(*) FROM artifactd.artifact WHERE digest = sha256('kept')`); n != 1 {
 			t.Fatalf("the file was not adopted: it has %d artifacts", n)
 		}
-		p.call(few, "mark stored", `SELECT artifactd.mark_stored(artifact_id, 'x') FROM artifactd.manifest_file WHERE manifest_id = $1 AND path = 'b'`, lease)
-		p.call(few, "publish", `SELECT * FROM artifactd.publish($1, 'x', ARRAY[$2::uuid], '{1}', ARRAY[$3::bigint], '{2}', '{7}', '{null}', false, 1000)`, uuid.New(), lease, number)
+		p.call(few, "mark stored", `SELECT artifactd.mark_stored(artifact_id, 'x') FROM artifactd.manifest_file WHERE manifest_id = $1 AND path <> 'a'`, lease)
+		p.call(versions+few, "publish", `SELECT * FROM artifactd.publish($1, 'x', ARRAY[$2::uuid], '{1}', ARRAY[$3::bigint], '{12}', '{7}', '{null}', false, 1000)`, uuid.New(), lease, number)
 		p.call(few, "resolve", headsSQL, []string{"kept"})
 		p.call(few, "file", fileSQL, "kept", int64(1), number, "a")
-		p.call(few, "rollback", `SELECT * FROM artifactd.rollback('kept', 1, 1, 1, $3, $1, 'x', $2, 'h')`, uuid.New(), uuid.New(), number)
+		p.call(versions+few, "rollback", `SELECT * FROM artifactd.rollback('kept', 1, 1, 1, $3, $1, 'x', $2, 'h')`, uuid.New(), uuid.New(), number)
 		p.call(few, "release", `SELECT artifactd.release((SELECT head_id FROM artifactd.pointer WHERE name = 'kept'))`)
 		p.call(few, "collect due", `SELECT * FROM artifactd.collect_due(10)`)
 		p.call(few, "pin", `SELECT * FROM artifactd.pin('kept', 1, 3, true)`)
