@@ -1,8 +1,9 @@
 -- +goose Up
--- Staging costs what the files do, however many versions name them. A file that may be adopted is looked
--- for in each of the few manifests that it may be adopted from; before, all the names of its artifact were
--- gone through, one for each version that is kept. What is staged for the first time is written down
--- without looking for what it could replace; and who adopts nothing awaits no locks for it.
+-- Staging costs what the files do, however many versions name them and however many files the lease has
+-- already. What may be adopted is looked for where it nearly always is, in the current version; before, all
+-- the names of its artifact were gone through, one for each version that is kept. Paths that are staged
+-- already are found one by one; before, all files of the lease were compared with all paths. Where neither
+-- is found, which is where everything is new, nothing else is looked for.
 
 -- See 00017. What a file is adopted from first, nearly always, comes first.
 -- +goose StatementBegin
@@ -80,7 +81,8 @@ BEGIN
     -- It must not be collected meanwhile; who loses that race finds the row gone below, and uploads.
     -- What may lose its name here is locked too: the collector, taking its last other name at the
     -- same time, then comes before or after, and one of the two sees it.
-    v_named := ARRAY(SELECT m.artifact_id FROM manifest_file m WHERE m.manifest_id = p_lease_id AND m.path = ANY (p_paths));
+    v_named := ARRAY(SELECT m.artifact_id FROM unnest(p_paths) f (path) CROSS JOIN LATERAL (
+        SELECT s.artifact_id FROM manifest_file s WHERE s.manifest_id = p_lease_id AND s.path = f.path LIMIT 1) m);
     IF v_candidates IS NOT NULL OR v_named <> '{}' THEN
         PERFORM 1 FROM artifact a WHERE a.artifact_id = ANY (v_candidates || v_named)
           ORDER BY a.artifact_id FOR NO KEY UPDATE;
@@ -92,7 +94,7 @@ BEGIN
     v_reason := lease_reason(p, g, p_epoch, p_generation, v_epoch, at);
     IF v_reason IS NULL AND v_named = '{}' THEN
         v_new := cardinality(p_paths);
-        v_bytes := (SELECT sum(f.size) FROM unnest(p_sizes) f (size));
+        v_bytes := (SELECT coalesce(sum(f.size), 0) FROM unnest(p_sizes) f (size));
     ELSIF v_reason IS NULL THEN
         SELECT count(*) FILTER (WHERE m.artifact_id IS NULL), coalesce(sum(f.size - coalesce(a.size, 0)), 0) INTO v_new, v_bytes
           FROM unnest(p_paths, p_sizes) f (path, size)

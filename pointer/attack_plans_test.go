@@ -231,6 +231,16 @@ func TestAttackCostDoesNotGrowWithTheVersions(t *testing.T) {
 		p.call(few, "file", fileSQL, "kept", int64(1), number, "a")
 		p.call(versions+few, "rollback", `SELECT * FROM artifactd.rollback('kept', 1, 1, 1, $3, $1, 'x', $2, 'h')`, uuid.New(), uuid.New(), number)
 		p.call(few, "release", `SELECT artifactd.release((SELECT head_id FROM artifactd.pointer WHERE name = 'kept'))`)
+
+		// Nor does it grow with what the lease has staged, where other manifests are small.
+		lease = uuid.New()
+		p.call(versions+few, "acquire again", `SELECT * FROM artifactd.acquire('kept', 'h', 60, $1, $2, 'x')`, lease, uuid.New())
+		for _, batch := range []struct{ first, files, limit int }{{1, 1000, 1 << 30}, {2001, 2, versions + few}, {1, 2, versions + few}} {
+			p.call(batch.limit, "stage beside many", `SELECT count(*) FROM (SELECT array_agg('x' || i) paths, array_agg(sha256(($3 || ' ' || i)::bytea)) digests,
+					array_agg(1::bigint) sizes, array_agg('x'::text) types, array_agg(gen_random_uuid()) ids FROM generate_series($4::integer, $4 + $5 - 1) i) f,
+				artifactd.stage($1, 1, $2, f.paths, f.digests, f.sizes, f.types, f.ids, 60, 3600, 100000)`, lease, number+2, lease.String(), batch.first, batch.files)
+		}
+		p.call(1<<30, "release", `SELECT artifactd.release($1)`, lease)
 		p.call(few, "collect due", `SELECT * FROM artifactd.collect_due(10)`)
 		p.call(few, "pin", `SELECT * FROM artifactd.pin('kept', 1, 3, true)`)
 	}

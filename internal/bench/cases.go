@@ -163,7 +163,7 @@ func prepareUpload(ctx context.Context, s *stack) (ours, peer side, err error) {
 		s.calls = s.operations
 		return s, err
 	}
-	return ours, peer, nil
+	return s.withCPU("upload", "artifactd", ours), s.withCPU("upload", "raw PUTs", peer), nil
 }
 
 // rawPrefix keeps the peer's objects apart from the service's.
