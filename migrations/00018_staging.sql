@@ -2,8 +2,8 @@
 -- Staging costs what the files do, however many versions name them and however many files the lease has
 -- already. What may be adopted is looked for where it nearly always is, in the current version; before, all
 -- the names of its artifact were gone through, one for each version that is kept. Paths that are staged
--- already are found one by one; before, all files of the lease were compared with all paths. Where neither
--- is found, which is where everything is new, nothing else is looked for.
+-- already are found one by one; before, all files of the lease could be compared with all paths. Where
+-- neither is found everything is new, and nothing is looked up again to write it down.
 
 -- See 00017. What a file is adopted from first, nearly always, comes first.
 -- +goose StatementBegin
@@ -118,7 +118,7 @@ BEGIN
 
     v_until := at + make_interval(secs => p_url_seconds);
     IF v_candidates IS NULL AND v_named = '{}' THEN
-        -- All of it is new, as nearly always is most: there is nothing to be looked up.
+        -- All of it is new: there is nothing to be looked up.
         INSERT INTO artifact (artifact_id, pointer_id, generation_id, digest, size, media_type, writable_until)
         SELECT f.artifact_id, g.pointer_id, p_lease_id, f.digest, f.size, f.media_type, v_until
           FROM unnest(p_artifact_ids, p_digests, p_sizes, p_media_types) f (artifact_id, digest, size, media_type);

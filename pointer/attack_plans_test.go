@@ -119,7 +119,7 @@ func (p *planned) call(limit int, what, sql string, args ...any) {
 	}
 }
 
-// readThrough is a table that a plan reads from end to end, whose rows that it passes over no node tells.
+// readThrough is a table that a plan reads from end to end, however few rows it has in a test.
 var readThrough = regexp.MustCompile(`Seq Scan on (\w+)\b.*`)
 
 // indexed checks that the last call read no table through that grows.
